@@ -1,0 +1,82 @@
+"""What the control plane wants on a node: the desired state and its assignments."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bcd.model.device import DeviceClass, cdi_name
+from bcd.model.ids import AllocationId, NodeId
+
+
+class Binding(StrEnum):
+    """How the devices of a reservation reach a workload (spec 10)."""
+
+    HOLD = "hold"
+    KUBERNETES = "kubernetes"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Host resources of a hold; ``cpus`` and ``mems`` are cpulists, empty leaves the set open."""
+
+    cpu_millis: int
+    memory_bytes: int
+    hugepages_1gi: int
+    cpus: str = ""
+    mems: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedDevice:
+    """A device of an assignment, by the id and class that its CDI name carries."""
+
+    id: str
+    device_class: DeviceClass
+
+    @property
+    def cdi_name(self) -> str:
+        """``bcd.dev/<class>=<id>``."""
+        return cdi_name(self.device_class, self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One allocation's devices on a node, in booked order, until further notice.
+
+    ``until_ms`` is information for people; only the desired state ends a hold.
+    """
+
+    allocation_id: AllocationId
+    devices: tuple[AssignedDevice, ...]
+    until_ms: int
+    limits: Limits | None = None
+    binding: Binding = Binding.HOLD
+
+
+@dataclass(frozen=True, slots=True)
+class HostReserve:
+    """What the host keeps for itself: its lowest CPUs, and memory."""
+
+    vcpu: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredState:
+    """The full set of a node's assignments; the newest (epoch, generation) wins."""
+
+    node_id: NodeId
+    epoch: int
+    generation: int
+    host_reserve: HostReserve
+    assignments: tuple[Assignment, ...]
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(epoch, generation): ordered, and never going back on a daemon."""
+        return (self.epoch, self.generation)
+
+
+def slice_name(allocation_id: AllocationId) -> str:
+    """The systemd slice of a hold with limits: ``bcd-alloc-<allocation>.slice`` (spec 16.1)."""
+    return f"bcd-alloc-{allocation_id}.slice"
