@@ -1,0 +1,51 @@
+"""Files that survive power loss: written beside, synced, renamed, and the folder synced.
+
+Every process keeps a few files of its own (keys, certificates, the last desired state, specs);
+all of them are replaced here and nowhere else. Imports nothing of the project.
+"""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace ``path`` with ``content`` so that a reader, or a crash, sees old or new, whole.
+
+    The temporary file lies in the same folder under a name without a known suffix (CDI readers
+    load every ``*.json``, hidden ones too). Raises OSError, and then leaves nothing behind.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # the mask must not decide who may read
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+
+
+def remove_file(path: Path) -> bool:
+    """Unlink ``path`` durably; False when it was not there. Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and removals in ``folder`` survive power loss."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,93 @@
+"""A process's own credentials on disk: key, certificate chain and trusted CAs.
+
+They lie in one file, ``credentials.pem`` (0600): a renewal replaces key and chain together, two
+files cannot be renamed at once, and a key without its certificate is useless after a crash.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from bcd.durable import replace_file
+from bcd.model.errors import BrokenFile
+from bcd.signing import keys
+from bcd.signing.certificates import public_key, to_pem
+
+CREDENTIALS = "credentials.pem"
+_MAX_BYTES = 256 * 1024
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A key, its certificate chain (leaf first) and the CAs that its peers are checked against."""
+
+    key: ec.EllipticCurvePrivateKey
+    chain: tuple[x509.Certificate, ...]
+    bundle: tuple[x509.Certificate, ...]
+
+    @property
+    def leaf(self) -> x509.Certificate:
+        """The certificate of the key."""
+        return self.chain[0]
+
+    @property
+    def key_pem(self) -> bytes:
+        """Unencrypted PKCS #8, for gRPC."""
+        return keys.key_to_pem(self.key)
+
+    @property
+    def chain_pem(self) -> bytes:
+        """Leaf first."""
+        return to_pem(self.chain)
+
+    @property
+    def bundle_pem(self) -> bytes:
+        """The trusted CAs."""
+        return to_pem(self.bundle)
+
+
+def save_credentials(folder: Path, credentials: Credentials) -> None:
+    """Write the credentials durably and at once, readable by the owner only."""
+    issuers = b"".join((b"# trusted\n", credentials.bundle_pem))
+    content = b"".join((credentials.key_pem, credentials.chain_pem, issuers))
+    replace_file(folder / CREDENTIALS, content)
+
+
+def load_credentials(folder: Path, remedy: str) -> Credentials:
+    """Read what ``save_credentials`` wrote.
+
+    Raises BrokenFile, naming the file and ``remedy``, when it does not parse, is readable by
+    others or its key and leaf do not belong together; FileNotFoundError when it is not there.
+    """
+    path = folder / CREDENTIALS
+    with path.open("rb") as file:
+        mode = path.stat().st_mode
+        content = file.read(_MAX_BYTES + 1)
+    if mode & 0o077:
+        raise BrokenFile(str(path), f"has mode {mode & 0o777:o}", f"run: chmod 600 {path}")
+    try:
+        return _parse(content)
+    except ValueError as error:
+        raise BrokenFile(str(path), f"cannot be used ({error})", remedy) from error
+
+
+def _parse(content: bytes) -> Credentials:
+    if len(content) > _MAX_BYTES:
+        raise ValueError("larger than any credentials")
+    head, marker, trusted = content.partition(b"# trusted\n")
+    if not marker or _CERTIFICATE not in head:
+        raise ValueError("incomplete")
+    key = keys.key_from_pem(head[: head.index(_CERTIFICATE)])
+    chain = x509.load_pem_x509_certificates(head)
+    if keys.key_id(public_key(chain[0])) != keys.key_id(key.public_key()):
+        raise ValueError("key and certificate do not belong together")
+    return Credentials(key, tuple(chain), tuple(load_bundle(trusted)))
+
+
+def load_bundle(pem: bytes) -> Sequence[x509.Certificate]:
+    """The CA certificates of a PEM bundle, at least one; raises ValueError."""
+    return x509.load_pem_x509_certificates(pem)
