@@ -1,0 +1,127 @@
+"""Allocations: one node's part of one placement attempt, from booked to ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from bcd.model.assignment import AssignedDevice
+from bcd.model.device import DeviceClass
+from bcd.model.ids import AllocationId, NodeId, ReservationId
+from bcd.model.reservation import HoldBinding
+from bcd.store.database import Row, Transaction
+
+
+class AllocationState(StrEnum):
+    """``lost`` was bound before and is not now; ``ended`` is off the node's desired state."""
+
+    BOOKED = "booked"
+    ASSIGNED = "assigned"
+    BOUND = "bound"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+ON_NODE = frozenset({AllocationState.ASSIGNED, AllocationState.BOUND, AllocationState.LOST})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """An allocation on record; devices in booked order."""
+
+    id: AllocationId
+    reservation_id: ReservationId
+    node_id: NodeId
+    state: AllocationState
+    until_ms: int
+    devices: tuple[AssignedDevice, ...]
+
+
+_COLUMNS = "id, reservation_id, node_id, state, until_ms, devices"
+
+
+def _allocation(row: Row) -> Allocation:
+    devices = msgspec.json.decode(row["devices"], type=list[tuple[str, str]])
+    return Allocation(
+        id=row["id"],
+        reservation_id=row["reservation_id"],
+        node_id=row["node_id"],
+        state=AllocationState(row["state"]),
+        until_ms=row["until_ms"],
+        devices=tuple(AssignedDevice(uuid, DeviceClass(name)) for uuid, name in devices),
+    )
+
+
+def add(tx: Transaction, allocation: Allocation) -> None:
+    """Write a new allocation."""
+    devices = [(device.id, device.device_class.value) for device in allocation.devices]
+    tx.run(
+        "INSERT INTO allocations (id, reservation_id, node_id, state, until_ms, devices,"
+        " created_ms) VALUES (:id, :reservation_id, :node_id, :state, :until_ms, :devices,"
+        " :now_ms)",
+        id=allocation.id,
+        reservation_id=allocation.reservation_id,
+        node_id=allocation.node_id,
+        state=allocation.state.value,
+        until_ms=allocation.until_ms,
+        devices=msgspec.json.encode(devices).decode(),
+        now_ms=tx.now_ms(),
+    )
+
+
+def live(tx: Transaction, reservation_id: ReservationId) -> Sequence[Allocation]:
+    """A reservation's allocations that have not ended, by id."""
+    rows = tx.all(
+        f"SELECT {_COLUMNS} FROM allocations WHERE reservation_id = :id AND state <> 'ended'"
+        " ORDER BY id",
+        id=reservation_id,
+    )
+    return [_allocation(row) for row in rows]
+
+
+def on_node(tx: Transaction, node_id: NodeId) -> Sequence[Allocation]:
+    """What a node's desired state holds, by id."""
+    rows = tx.all(
+        f"SELECT {_COLUMNS} FROM allocations WHERE node_id = :id"
+        " AND state IN ('assigned', 'bound', 'lost') ORDER BY id",
+        id=node_id,
+    )
+    return [_allocation(row) for row in rows]
+
+
+def get(tx: Transaction, allocation_id: AllocationId) -> Allocation | None:
+    """Read one allocation."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM allocations WHERE id = :id", id=allocation_id)
+    return None if row is None else _allocation(row)
+
+
+def set_state(tx: Transaction, allocation_id: AllocationId, state: AllocationState) -> None:
+    """Move one allocation."""
+    tx.run(
+        "UPDATE allocations SET state = :state WHERE id = :id", id=allocation_id, state=state.value
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The signed report behind a binding, as received."""
+
+    envelope: bytes
+    key_id: str
+    signature: bytes
+
+
+def bind(
+    tx: Transaction, allocation_id: AllocationId, binding: HoldBinding, evidence: Evidence
+) -> None:
+    """The allocation is bound as the signed body says; keeps the evidence."""
+    tx.run(
+        "UPDATE allocations SET state = 'bound', binding = :binding, bound_report = :report,"
+        " bound_sig_kid = :key_id, bound_sig = :signature WHERE id = :id",
+        id=allocation_id,
+        binding=msgspec.json.encode(binding).decode(),
+        report=evidence.envelope,
+        key_id=evidence.key_id,
+        signature=evidence.signature,
+    )

@@ -1,0 +1,147 @@
+"""Atoms: the bookable devices of each node, kept in step with its applied inventory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bcd.model.device import DeviceClass
+from bcd.model.ids import NodeId
+from bcd.store.database import Row, Transaction
+
+MODE: Mapping[DeviceClass, int] = {DeviceClass.GPU: 0, DeviceClass.MIG: 1, DeviceClass.SLOT: 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomFacts:
+    """What the inventory says of a device; ``bookable`` is false for one that is gone, not
+    healthy, or a GPU in MIG mode."""
+
+    device_class: DeviceClass
+    uuid: str
+    gpu_uuid: str
+    model: str
+    profile: str
+    memory_bytes: int
+    numa_node: int | None
+    nvlink_domain: str
+    nvlink_peers: tuple[str, ...]
+    bookable: bool
+    health: str
+    health_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Atom:
+    """A device on record; ``gpu_id`` is its physical GPU, ``mode`` how it takes part of it."""
+
+    id: int
+    node_id: NodeId
+    gpu_id: int
+    mode: int
+    device_class: DeviceClass
+    uuid: str
+    model: str
+    profile: str
+    numa_node: int | None
+    nvlink_domain: str
+    nvlink_peers: tuple[str, ...]
+    bookable: bool
+    health: str
+    health_reason: str
+
+
+def _atom(row: Row) -> Atom:
+    return Atom(
+        id=row["id"],
+        node_id=row["node_id"],
+        gpu_id=row["gpu_id"],
+        mode=row["mode"],
+        device_class=DeviceClass(row["class"]),
+        uuid=row["uuid"],
+        model=row["model"],
+        profile=row["profile"],
+        numa_node=row["numa_node"],
+        nvlink_domain=row["nvlink_domain"],
+        nvlink_peers=tuple(msgspec.json.decode(row["nvlink_peers"], type=list[str])),
+        bookable=bool(row["bookable"]),
+        health=row["health"],
+        health_reason=row["health_reason"],
+    )
+
+
+def on_node(tx: Transaction, node_id: NodeId) -> Sequence[Atom]:
+    """A node's atoms by id, also those that are not bookable now."""
+    rows = tx.all("SELECT * FROM atoms WHERE node_id = :id ORDER BY id", id=node_id)
+    return [_atom(row) for row in rows]
+
+
+def in_pool(tx: Transaction, pool_id: str) -> Sequence[Atom]:
+    """Every atom of a pool's nodes, by node and id."""
+    rows = tx.all(
+        "SELECT a.* FROM atoms a JOIN nodes n ON n.id = a.node_id"
+        " WHERE n.pool_id = :pool_id ORDER BY a.node_id, a.id",
+        pool_id=pool_id,
+    )
+    return [_atom(row) for row in rows]
+
+
+def by_ids(tx: Transaction, atom_ids: Iterable[int]) -> Sequence[Atom]:
+    """These atoms, in the order asked for."""
+    found = []
+    for atom_id in atom_ids:
+        row = tx.one("SELECT * FROM atoms WHERE id = :id", id=atom_id)
+        if row is not None:
+            found.append(_atom(row))
+    return found
+
+
+def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
+    """Bring a node's atoms in step with its inventory. Call under the pool's lock.
+
+    A device that vanished stays on record, not bookable: bookings may name it.
+    """
+    tx.run(
+        "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = 'not in the inventory'"
+        " WHERE node_id = :node_id",
+        node_id=node_id,
+    )
+    gpu_ids = {uuid: _gpu_id(tx, node_id, uuid) for uuid in {fact.gpu_uuid for fact in facts}}
+    for fact in facts:
+        tx.run(
+            "INSERT INTO atoms (node_id, gpu_id, mode, class, uuid, model, profile, memory_bytes,"
+            " numa_node, nvlink_domain, nvlink_peers, bookable, health, health_reason)"
+            " VALUES (:node_id, :gpu_id, :mode, :class, :uuid, :model, :profile, :memory_bytes,"
+            " :numa_node, :nvlink_domain, :nvlink_peers, :bookable, :health, :health_reason)"
+            " ON CONFLICT (node_id, class, uuid) DO UPDATE SET gpu_id = excluded.gpu_id,"
+            " model = excluded.model, profile = excluded.profile,"
+            " memory_bytes = excluded.memory_bytes, numa_node = excluded.numa_node,"
+            " nvlink_domain = excluded.nvlink_domain, nvlink_peers = excluded.nvlink_peers,"
+            " bookable = excluded.bookable, health = excluded.health,"
+            " health_reason = excluded.health_reason",
+            node_id=node_id,
+            gpu_id=gpu_ids[fact.gpu_uuid],
+            mode=MODE[fact.device_class],
+            **{"class": fact.device_class.value},
+            uuid=fact.uuid,
+            model=fact.model,
+            profile=fact.profile,
+            memory_bytes=fact.memory_bytes,
+            numa_node=fact.numa_node,
+            nvlink_domain=fact.nvlink_domain,
+            nvlink_peers=msgspec.json.encode(fact.nvlink_peers).decode(),
+            bookable=int(fact.bookable),
+            health=fact.health,
+            health_reason=fact.health_reason,
+        )
+
+
+def _gpu_id(tx: Transaction, node_id: NodeId, uuid: str) -> int:
+    row = tx.one(
+        "INSERT INTO gpus (node_id, uuid) VALUES (:node_id, :uuid)"
+        " ON CONFLICT (node_id, uuid) DO UPDATE SET uuid = excluded.uuid RETURNING id",
+        node_id=node_id,
+        uuid=uuid,
+    )
+    assert row is not None
+    return int(row["id"])

@@ -1,0 +1,128 @@
+"""Bookings: which device is taken when. That no two overlap is a rule of the database."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bcd.model.ids import AllocationId, NodeId, ReservationId
+from bcd.store.atoms import Atom
+from bcd.store.database import Overlap, Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBooking:
+    """An allocation's devices on one node; the range includes the pool's turnaround."""
+
+    allocation_id: AllocationId
+    reservation_id: ReservationId
+    node_id: NodeId
+    atoms: tuple[Atom, ...]
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A booked range of one atom."""
+
+    atom_id: int
+    start_ms: int
+    end_ms: int
+
+
+def book(tx: Transaction, booking: NewBooking) -> bool:
+    """Book every device or none; False when somebody else has one of them then.
+
+    Rows go in by ascending atom, so that two bookings never wait for each other crosswise.
+    """
+    sql = (
+        "INSERT INTO bookings (allocation_id, reservation_id, node_id, atom_id, gpu_id, mode,"
+        " start_ms, end_ms) VALUES (:allocation_id, :reservation_id, :node_id, :atom_id, :gpu_id,"
+        " :mode, :start_ms, :end_ms) ON CONFLICT DO NOTHING"
+    )
+    rows = [
+        {
+            "allocation_id": booking.allocation_id,
+            "reservation_id": booking.reservation_id,
+            "node_id": booking.node_id,
+            "atom_id": atom.id,
+            "gpu_id": atom.gpu_id,
+            "mode": atom.mode,
+            "start_ms": booking.start_ms,
+            "end_ms": booking.end_ms,
+        }
+        for atom in sorted(booking.atoms, key=lambda atom: atom.id)
+    ]
+    try:
+        with tx.savepoint():
+            if tx.many(sql, rows) != len(rows):
+                raise Overlap("another booking has one of the devices")
+    except Overlap:
+        return False
+    return True
+
+
+def live_on(
+    tx: Transaction, node_ids: Sequence[NodeId], now_ms: int
+) -> Mapping[NodeId, Sequence[Interval]]:
+    """Bookings that end after now, by node; for many nodes ask ``live_in_pool``."""
+    found: dict[NodeId, Sequence[Interval]] = {}
+    for node_id in node_ids:
+        rows = tx.all(
+            "SELECT atom_id, start_ms, end_ms FROM bookings"
+            " WHERE node_id = :node_id AND end_ms > :now_ms",
+            node_id=node_id,
+            now_ms=now_ms,
+        )
+        found[node_id] = [Interval(r["atom_id"], r["start_ms"], r["end_ms"]) for r in rows]
+    return found
+
+
+def live_in_pool(tx: Transaction, pool_id: str, now_ms: int) -> Mapping[NodeId, Sequence[Interval]]:
+    """Bookings of a pool that end after now, by node; nodes without any are absent."""
+    found: defaultdict[NodeId, list[Interval]] = defaultdict(list)
+    rows = tx.all(
+        "SELECT b.node_id, b.atom_id, b.start_ms, b.end_ms FROM bookings b"
+        " JOIN nodes n ON n.id = b.node_id WHERE n.pool_id = :pool_id AND b.end_ms > :now_ms",
+        pool_id=pool_id,
+        now_ms=now_ms,
+    )
+    for row in rows:
+        found[row["node_id"]].append(Interval(row["atom_id"], row["start_ms"], row["end_ms"]))
+    return found
+
+
+def holders(tx: Transaction, node_id: NodeId, now_ms: int) -> Mapping[int, ReservationId]:
+    """Which reservation has each atom of a node now."""
+    rows = tx.all(
+        "SELECT atom_id, reservation_id FROM bookings WHERE node_id = :node_id"
+        " AND start_ms <= :now_ms AND end_ms > :now_ms",
+        node_id=node_id,
+        now_ms=now_ms,
+    )
+    return {row["atom_id"]: row["reservation_id"] for row in rows}
+
+
+def end_at(tx: Transaction, reservation_id: ReservationId, now_ms: int) -> Sequence[NodeId]:
+    """End a reservation's bookings now; returns the nodes on which something was freed.
+
+    Current ones are truncated; future ones, and those that would have no length, are deleted.
+    """
+    rows = tx.all(
+        "SELECT DISTINCT node_id FROM bookings"
+        " WHERE reservation_id = :reservation_id AND end_ms > :now_ms ORDER BY node_id",
+        reservation_id=reservation_id,
+        now_ms=now_ms,
+    )
+    tx.run(
+        "DELETE FROM bookings WHERE reservation_id = :reservation_id AND start_ms >= :now_ms",
+        reservation_id=reservation_id,
+        now_ms=now_ms,
+    )
+    tx.run(
+        "UPDATE bookings SET end_ms = :now_ms"
+        " WHERE reservation_id = :reservation_id AND end_ms > :now_ms",
+        reservation_id=reservation_id,
+        now_ms=now_ms,
+    )
+    return [row["node_id"] for row in rows]

@@ -1,0 +1,97 @@
+"""Certificates that the CA issued, those revoked, and the bundle that everyone trusts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bcd.store.database import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedCertificate:
+    """A certificate on record; ``subject_id`` is the last part of its SPIFFE id."""
+
+    serial: str
+    role: str
+    subject_id: str
+    key_id: str
+    der: bytes
+    not_after_ms: int
+    revoked: bool = False
+
+
+def record(tx: Transaction, certificate: IssuedCertificate) -> None:
+    """Keep a certificate that was issued, in the transaction that answers with it."""
+    tx.run(
+        "INSERT INTO certificates (serial, role, subject_id, key_id, der, not_after_ms, issued_ms)"
+        " VALUES (:serial, :role, :subject_id, :key_id, :der, :not_after_ms, :now_ms)",
+        serial=certificate.serial,
+        role=certificate.role,
+        subject_id=certificate.subject_id,
+        key_id=certificate.key_id,
+        der=certificate.der,
+        not_after_ms=certificate.not_after_ms,
+        now_ms=tx.now_ms(),
+    )
+
+
+def by_key(tx: Transaction, key_id: str) -> Sequence[IssuedCertificate]:
+    """Certificates of one key, the longest-lived first."""
+    rows = tx.all(
+        "SELECT c.serial, c.role, c.subject_id, c.key_id, c.der, c.not_after_ms,"
+        " r.serial IS NOT NULL AS revoked FROM certificates c"
+        " LEFT JOIN revocations r ON r.serial = c.serial"
+        " WHERE c.key_id = :key_id ORDER BY c.not_after_ms DESC LIMIT 16",
+        key_id=key_id,
+    )
+    return [
+        IssuedCertificate(**{**row, "der": bytes(row["der"]), "revoked": bool(row["revoked"])})
+        for row in rows
+    ]
+
+
+def revoke_subject(tx: Transaction, subject_id: str, reason: str) -> int:
+    """Revoke every certificate of a node or gateway; returns how many were not revoked yet."""
+    revoked = tx.run(
+        "INSERT INTO revocations (serial, revoked_ms, reason)"
+        " SELECT serial, :now_ms, :reason FROM certificates WHERE subject_id = :subject_id"
+        " ON CONFLICT (serial) DO NOTHING",
+        subject_id=subject_id,
+        reason=reason,
+        now_ms=tx.now_ms(),
+    )
+    tx.wake("revocation", subject_id)
+    return revoked
+
+
+def is_revoked(tx: Transaction, serial: str) -> bool:
+    """Whether a serial number (lower-case hex) was revoked."""
+    return (
+        tx.one("SELECT serial FROM revocations WHERE serial = :serial", serial=serial) is not None
+    )
+
+
+def prune(tx: Transaction, before_ms: int) -> None:
+    """Forget certificates, and their revocations, that nobody would accept any more anyway."""
+    tx.run(
+        "DELETE FROM revocations WHERE serial IN"
+        " (SELECT serial FROM certificates WHERE not_after_ms < :before_ms)",
+        before_ms=before_ms,
+    )
+    tx.run("DELETE FROM certificates WHERE not_after_ms < :before_ms", before_ms=before_ms)
+
+
+def trust(tx: Transaction, pin: str, der: bytes) -> None:
+    """Add a CA to the bundle."""
+    tx.run(
+        "INSERT INTO trust_bundles (pin, der, created_ms) VALUES (:pin, :der, :now_ms)"
+        " ON CONFLICT (pin) DO NOTHING",
+        pin=pin,
+        der=der,
+        now_ms=tx.now_ms(),
+    )
+
+
+def bundle(tx: Transaction) -> Sequence[bytes]:
+    """The trusted CAs in DER, newest first."""
+    rows = tx.all("SELECT der FROM trust_bundles ORDER BY created_ms DESC, pin")
+    return [bytes(row["der"]) for row in rows]

@@ -1,0 +1,67 @@
+"""Desired states: signed by the placer, relayed as opaque bytes by gateways."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bcd.model.ids import NodeId
+from bcd.store.database import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """One node's signed state; ``signed`` is a SignedDesiredState frame."""
+
+    node_id: NodeId
+    epoch: int
+    generation: int
+    hash: str
+    key_id: str
+    signed: bytes
+
+
+def generation(tx: Transaction, node_id: NodeId) -> int:
+    """The node's newest generation, 0 for none; locks the row until the commit."""
+    row = tx.one(
+        f"SELECT generation FROM desired_states WHERE node_id = :id{tx.for_update}", id=node_id
+    )
+    return 0 if row is None else int(row["generation"])
+
+
+def save(tx: Transaction, state: StoredState) -> None:
+    """Replace a node's state and wake the gateway that holds its session."""
+    tx.run(
+        "INSERT INTO desired_states (node_id, epoch, generation, hash, key_id, signed, updated_ms)"
+        " VALUES (:node_id, :epoch, :generation, :hash, :key_id, :signed, :now_ms)"
+        " ON CONFLICT (node_id) DO UPDATE SET epoch = excluded.epoch,"
+        " generation = excluded.generation, hash = excluded.hash, key_id = excluded.key_id,"
+        " signed = excluded.signed, updated_ms = excluded.updated_ms",
+        node_id=state.node_id,
+        epoch=state.epoch,
+        generation=state.generation,
+        hash=state.hash,
+        key_id=state.key_id,
+        signed=state.signed,
+        now_ms=tx.now_ms(),
+    )
+    tx.wake("desired", state.node_id)
+
+
+def get(tx: Transaction, node_id: NodeId) -> StoredState | None:
+    """A node's newest state."""
+    row = tx.one(
+        "SELECT node_id, epoch, generation, hash, key_id, signed FROM desired_states"
+        " WHERE node_id = :id",
+        id=node_id,
+    )
+    return None if row is None else StoredState(**{**row, "signed": bytes(row["signed"])})
+
+
+def signed_otherwise(tx: Transaction, key_id: str, epoch: int) -> Sequence[NodeId]:
+    """Nodes whose state another key, or an older control epoch, signed; by id."""
+    rows = tx.all(
+        "SELECT node_id FROM desired_states WHERE key_id <> :key_id OR epoch <> :epoch"
+        " ORDER BY node_id",
+        key_id=key_id,
+        epoch=epoch,
+    )
+    return [NodeId(row["node_id"]) for row in rows]

@@ -1,0 +1,290 @@
+"""PostgreSQL: a small pool of threads with a connection each, and LISTEN/NOTIFY.
+
+Deadlocks and serialization failures mean "lost the race": the transaction runs again, a few
+times. A connection that breaks before COMMIT was sent is replaced and the transaction run again;
+one that breaks during COMMIT leaves the outcome unknown, and the caller is told so.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
+
+from bcd.model.errors import BadConfiguration
+from bcd.model.ids import type_id
+from bcd.store.database import Database, Overlap, P, Row, StoreUnavailable, T, Transaction, Wakes
+from bcd.store.dialect import postgresql_schema, psycopg_statement
+from bcd.store.migrate import VERSION_TABLE, newest_version, pending
+
+logger = logging.getLogger(__name__)
+
+_WRITERS = 4
+_READERS = 2
+_ATTEMPTS = 8
+_CHANNEL = "bcd"
+_MIGRATION_LOCK = 0x626364
+GATEWAY_ROLE = "bcd_gateway"
+
+_Connection = psycopg.Connection[dict[str, Any]]
+_LOST_RACE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+
+
+class PostgresqlTransaction:
+    """See Transaction."""
+
+    for_update = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._last_ms = 0
+        self.wakes: list[tuple[str, str]] = []
+
+    def all(self, sql: str, **values: object) -> Sequence[Row]:
+        return self._execute(sql, values).fetchall()
+
+    def one(self, sql: str, **values: object) -> Row | None:
+        return self._execute(sql, values).fetchone()
+
+    def run(self, sql: str, **values: object) -> int:
+        return self._execute(sql, values).rowcount
+
+    def many(self, sql: str, rows: Sequence[Mapping[str, object]]) -> int:
+        with self._connection.cursor() as cursor:
+            try:
+                cursor.executemany(psycopg_statement(sql), rows)
+            except psycopg.errors.ExclusionViolation as error:
+                raise Overlap(str(error)) from error
+            return cursor.rowcount
+
+    def _execute(self, sql: str, values: Mapping[str, object]) -> psycopg.Cursor[dict[str, Any]]:
+        try:
+            return self._connection.execute(psycopg_statement(sql), values)
+        except psycopg.errors.ExclusionViolation as error:
+            raise Overlap(str(error)) from error
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        kept = len(self.wakes)
+        try:
+            with self._connection.transaction():
+                yield
+        except BaseException:
+            del self.wakes[kept:]
+            raise
+
+    def now_ms(self) -> int:
+        row = self._connection.execute("SELECT compute_now() AS now").fetchone()
+        assert row is not None
+        self._last_ms = max(self._last_ms, row["now"])
+        return self._last_ms
+
+    def new_id(self, prefix: str) -> str:
+        now_ms = self._last_ms or self.now_ms()
+        return type_id(prefix, now_ms, secrets.token_bytes(10))
+
+    def wake(self, topic: str, key: str = "") -> None:
+        if (topic, key) not in self.wakes:
+            self.wakes.append((topic, key))
+
+    def send_wakes(self) -> None:
+        """Queue the notifications; the server sends them at COMMIT."""
+        if self.wakes:
+            self._connection.execute(
+                "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload",
+                (_CHANNEL, [f"{topic} {key}" for topic, key in self.wakes]),
+            )
+
+
+class PostgresqlDatabase(Database):
+    """See Database. ``migrate`` is False for a program that may not change the schema."""
+
+    engine = "postgresql"
+
+    def __init__(self, url: str, *, migrate: bool = True) -> None:
+        self.wakes = Wakes()
+        self._url = url
+        self._local = threading.local()
+        self._connections: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        _prepare_schema(url, migrate=migrate)
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-write")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
+        self._listener = threading.Thread(target=self._listen, name="store-listen", daemon=True)
+        self._listener.start()
+
+    async def write(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._submit(
+            self._writers, lambda: self._transact(lambda tx: work(tx, *args, **kwargs), False)
+        )
+
+    async def read(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return await self._submit(
+            self._readers, lambda: self._transact(lambda tx: work(tx, *args, **kwargs), True)
+        )
+
+    async def _submit(self, executor: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        if self._closed.is_set():
+            raise StoreUnavailable("the database is closed")
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
+
+    def _transact(self, work: Callable[[Transaction], T], read_only: bool) -> T:
+        for attempt in range(_ATTEMPTS):
+            connection = self._connection(read_only)
+            tx = PostgresqlTransaction(connection)
+            try:
+                result = work(tx)
+                if not read_only:
+                    tx.send_wakes()
+            except _LOST_RACE:
+                self._rollback(connection)
+                time.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
+                continue
+            except psycopg.OperationalError as error:
+                self._drop()
+                if attempt:
+                    raise StoreUnavailable(f"the database went away: {error}") from error
+                continue
+            except BaseException:
+                self._rollback(connection)
+                raise
+            try:
+                connection.commit()
+            except psycopg.Error as error:
+                self._drop()
+                if isinstance(error, _LOST_RACE):
+                    continue
+                raise StoreUnavailable(f"the database did not commit: {error}") from error
+            return result
+        raise StoreUnavailable(f"the transaction lost every one of {_ATTEMPTS} races")
+
+    def _rollback(self, connection: _Connection) -> None:
+        try:
+            connection.rollback()
+        except psycopg.Error:
+            self._drop()
+
+    def _connection(self, read_only: bool) -> _Connection:
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            connection = _connect(self._url)
+            if read_only:
+                connection.read_only = True
+                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            self._local.connection = connection
+            self._connections.put(connection)
+        return connection
+
+    def _drop(self) -> None:
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        self._local.connection = None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+    def _listen(self) -> None:
+        while not self._closed.is_set():
+            try:
+                with _connect(self._url) as connection:
+                    connection.autocommit = True
+                    connection.execute(f"LISTEN {_CHANNEL}")
+                    self._forward(connection)
+            except (psycopg.Error, StoreUnavailable):
+                logger.warning("lost the wake-up connection; the ticks carry on")
+                self._closed.wait(1.0)
+
+    def _forward(self, connection: _Connection) -> None:
+        while not self._closed.is_set():
+            for notify in connection.notifies(timeout=0.5):
+                topic, _, key = notify.payload.partition(" ")
+                self.wakes.fire([(topic, key)])
+
+    async def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        await asyncio.to_thread(self._writers.shutdown)
+        await asyncio.to_thread(self._readers.shutdown)
+        await asyncio.to_thread(self._listener.join)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._connections.get_nowait().close()
+
+
+def _connect(url: str) -> _Connection:
+    try:
+        return psycopg.connect(url, row_factory=dict_row, connect_timeout=10)
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"cannot connect to PostgreSQL: {_plain(error, url)}") from error
+
+
+def _plain(error: Exception, url: str) -> str:
+    """The error's text without the password, should it repeat it."""
+    password = conninfo_to_dict(url).get("password")
+    text = str(error).strip()
+    return text.replace(str(password), "***") if password else text
+
+
+def _prepare_schema(url: str, *, migrate: bool) -> None:
+    try:
+        with _connect(url) as connection:
+            if migrate:
+                _migrate(connection)
+            else:
+                _check_version(connection)
+    except psycopg.Error as error:
+        raise BadConfiguration(
+            f"the database's schema cannot be used: {_plain(error, url)}"
+        ) from error
+
+
+def _migrate(connection: _Connection) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+    connection.execute(VERSION_TABLE)
+    row = connection.execute("SELECT version FROM schema_version").fetchone()
+    todo = pending("postgresql", row["version"] if row else 0)
+    if todo:
+        _create_gateway_role(connection)
+    for migration in todo:
+        connection.execute(postgresql_schema(migration.sql).encode())
+        connection.execute("DELETE FROM schema_version")
+        connection.execute("INSERT INTO schema_version VALUES (%s)", (migration.version,))
+    connection.commit()
+
+
+def _create_gateway_role(connection: _Connection) -> None:
+    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (GATEWAY_ROLE,))
+    if known.fetchone() is None:
+        try:
+            with connection.transaction():
+                connection.execute(f"CREATE ROLE {GATEWAY_ROLE} NOLOGIN".encode())
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise BadConfiguration(
+                f"the role {GATEWAY_ROLE} does not exist and this user may not create it: "
+                f"as a superuser, run CREATE ROLE {GATEWAY_ROLE} NOLOGIN"
+            ) from error
+
+
+def _check_version(connection: _Connection) -> None:
+    row = connection.execute("SELECT version FROM schema_version").fetchone()
+    version = row["version"] if row else 0
+    if version != newest_version():
+        raise BadConfiguration(
+            f"the database has schema version {version}, this program needs "
+            f"{newest_version()}: start the placer of the same release first"
+        )

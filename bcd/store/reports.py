@@ -1,0 +1,151 @@
+"""Reports as received from nodes, and what the placer made of them.
+
+A gateway only inserts; ``verdict`` is the placer's: ``counted`` or the reason of a rejection.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from bcd.model.ids import AllocationId, NodeId
+from bcd.store.database import Transaction
+
+COUNTED = "counted"
+
+Arrival = Literal["stored", "unknown-allocation", "fenced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A report on its way in; ``envelope`` is the frame as received."""
+
+    node_id: NodeId
+    key_id: str
+    number: int
+    allocation_id: AllocationId
+    envelope: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReport:
+    """A report on record."""
+
+    id: int
+    node_id: NodeId
+    key_id: str
+    number: int
+    allocation_id: AllocationId
+    envelope: bytes
+    verdict: str | None
+
+
+_COLUMNS = "id, node_id, key_id, number, allocation_id, envelope, verdict"
+
+
+def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
+    """Keep a report of the session's own node about an allocation of that node.
+
+    Storing the same report twice stores it once. What does not belong is dropped and said so.
+    """
+    current = tx.one(
+        f"SELECT epoch FROM sessions WHERE node_id = :id{tx.for_update}", id=report.node_id
+    )
+    if current is None or current["epoch"] != epoch:
+        return "fenced"
+    known = tx.one(
+        "SELECT id FROM allocations WHERE id = :id AND node_id = :node_id",
+        id=report.allocation_id,
+        node_id=report.node_id,
+    )
+    if known is None:
+        return "unknown-allocation"
+    tx.run(
+        "INSERT INTO reports (node_id, key_id, number, allocation_id, envelope, session_epoch,"
+        " received_ms) VALUES (:node_id, :key_id, :number, :allocation_id, :envelope, :epoch,"
+        " :now_ms) ON CONFLICT (node_id, key_id, number) DO NOTHING",
+        node_id=report.node_id,
+        key_id=report.key_id,
+        number=report.number,
+        allocation_id=report.allocation_id,
+        envelope=report.envelope,
+        epoch=epoch,
+        now_ms=tx.now_ms(),
+    )
+    tx.wake("report", report.node_id)
+    return "stored"
+
+
+def nodes_with_unjudged(tx: Transaction) -> Sequence[NodeId]:
+    """Nodes with reports that nobody judged yet."""
+    rows = tx.all("SELECT DISTINCT node_id FROM reports WHERE verdict IS NULL ORDER BY node_id")
+    return [NodeId(row["node_id"]) for row in rows]
+
+
+def unjudged(tx: Transaction, node_id: NodeId, limit: int) -> Sequence[StoredReport]:
+    """A node's unjudged reports in the order of their numbers.
+
+    Locks the node's row, so that two placers never judge one node's reports out of order.
+    """
+    tx.one(f"SELECT id FROM nodes WHERE id = :id{tx.for_update}", id=node_id)
+    rows = tx.all(
+        f"SELECT {_COLUMNS} FROM reports WHERE node_id = :id AND verdict IS NULL"
+        " ORDER BY number LIMIT :limit",
+        id=node_id,
+        limit=limit,
+    )
+    return [StoredReport(**{**row, "envelope": bytes(row["envelope"])}) for row in rows]
+
+
+def judge(tx: Transaction, report_id: int, verdict: str) -> None:
+    """Record the verdict on a report."""
+    tx.run("UPDATE reports SET verdict = :verdict WHERE id = :id", id=report_id, verdict=verdict)
+
+
+def unapplied(tx: Transaction, allocation_ids: Sequence[AllocationId]) -> Sequence[StoredReport]:
+    """Judged reports about these allocations that no reservation took in yet, oldest first."""
+    found: list[StoredReport] = []
+    for allocation_id in allocation_ids:
+        rows = tx.all(
+            f"SELECT {_COLUMNS} FROM reports WHERE allocation_id = :id"
+            " AND verdict IS NOT NULL AND applied_ms IS NULL",
+            id=allocation_id,
+        )
+        found += [StoredReport(**{**row, "envelope": bytes(row["envelope"])}) for row in rows]
+    return sorted(found, key=lambda report: report.id)
+
+
+def applied(tx: Transaction, report_ids: Sequence[int], now_ms: int) -> None:
+    """These reports were taken in."""
+    for report_id in report_ids:
+        tx.run(
+            "UPDATE reports SET applied_ms = :now_ms WHERE id = :id", id=report_id, now_ms=now_ms
+        )
+
+
+def prune(tx: Transaction, before_ms: int) -> int:
+    """Drop judged reports that were received before ``before_ms``; returns how many."""
+    return tx.run(
+        "DELETE FROM reports WHERE verdict IS NOT NULL AND received_ms < :before_ms",
+        before_ms=before_ms,
+    )
+
+
+def highest_number(tx: Transaction, node_id: NodeId, key_id: str) -> int:
+    """The highest number that counted for this node and key, 0 for none."""
+    row = tx.one(
+        "SELECT highest FROM report_numbers WHERE node_id = :node_id AND key_id = :key_id",
+        node_id=node_id,
+        key_id=key_id,
+    )
+    return 0 if row is None else int(row["highest"])
+
+
+def raise_number(tx: Transaction, node_id: NodeId, key_id: str, number: int) -> None:
+    """This number counted: it and older ones are replays from now on."""
+    tx.run(
+        "INSERT INTO report_numbers (node_id, key_id, highest) VALUES (:node_id, :key_id, :number)"
+        " ON CONFLICT (node_id, key_id) DO UPDATE SET highest = excluded.highest",
+        node_id=node_id,
+        key_id=key_id,
+        number=number,
+    )

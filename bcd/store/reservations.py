@@ -1,0 +1,243 @@
+"""Reservations, their drafts included: one row each, changed only at the version that was read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from bcd.model.ids import PoolId, ReservationId
+from bcd.model.reservation import (
+    Condition,
+    HoldBinding,
+    HostShare,
+    OperationState,
+    Request,
+    Reservation,
+    State,
+    Window,
+)
+from bcd.store.database import Row, Transaction
+
+_CONDITIONS = msgspec.json.Decoder(tuple[Condition, ...])
+_REQUEST = msgspec.json.Decoder(Request)
+_SHARE = msgspec.json.Decoder(HostShare)
+_BINDING = msgspec.json.Decoder(HoldBinding)
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReservation:
+    """A row as read. ``attempts`` counts the placements that failed to bind."""
+
+    seq: int
+    id: ReservationId
+    tenant_id: str
+    pool_id: PoolId
+    owner: str
+    identity: str
+    idempotency_key: str
+    request_hash: str
+    request: Request
+    host_share: HostShare
+    state: State
+    operation: OperationState
+    conditions: tuple[Condition, ...]
+    during: Window | None
+    attempts: int
+    bind_deadline_ms: int | None
+    version: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What transaction 1 of a create writes."""
+
+    id: ReservationId
+    tenant_id: str
+    pool_id: PoolId
+    owner: str
+    identity: str
+    idempotency_key: str
+    request_hash: str
+    request: Request
+    host_share: HostShare
+
+
+def _stored(row: Row) -> StoredReservation:
+    start_ms, end_ms = row["start_ms"], row["end_ms"]
+    return StoredReservation(
+        seq=row["seq"],
+        id=row["id"],
+        tenant_id=row["tenant_id"],
+        pool_id=row["pool_id"],
+        owner=row["owner"],
+        identity=row["identity"],
+        idempotency_key=row["idempotency_key"],
+        request_hash=row["request_hash"],
+        request=_REQUEST.decode(row["request"]),
+        host_share=_SHARE.decode(row["host_share"]),
+        state=State(row["state"]),
+        operation=OperationState(row["operation"]),
+        conditions=_CONDITIONS.decode(row["conditions"]),
+        during=None if start_ms is None else Window(start_ms, end_ms),
+        attempts=row["attempts"],
+        bind_deadline_ms=row["bind_deadline_ms"],
+        version=row["version"],
+        created_ms=row["created_ms"],
+    )
+
+
+def add_draft(tx: Transaction, draft: Draft) -> bool:
+    """Write a draft; False when its id is there already, whatever became of it."""
+    return bool(
+        tx.run(
+            "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+            " request_hash, request, host_share, state, operation, created_ms)"
+            " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
+            " :request_hash, :request, :host_share, 'draft', 'running', :now_ms)"
+            " ON CONFLICT (id) DO NOTHING",
+            id=draft.id,
+            tenant_id=draft.tenant_id,
+            pool_id=draft.pool_id,
+            owner=draft.owner,
+            identity=draft.identity,
+            idempotency_key=draft.idempotency_key,
+            request_hash=draft.request_hash,
+            request=_ENCODER.encode(draft.request).decode(),
+            host_share=_ENCODER.encode(draft.host_share).decode(),
+            now_ms=tx.now_ms(),
+        )
+    )
+
+
+def get(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
+    """Read one row, drafts included."""
+    row = tx.one("SELECT * FROM reservations WHERE id = :id", id=reservation_id)
+    return None if row is None else _stored(row)
+
+
+def lock(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
+    """Read one row and keep others from changing it before the commit."""
+    row = tx.one(f"SELECT * FROM reservations WHERE id = :id{tx.for_update}", id=reservation_id)
+    return None if row is None else _stored(row)
+
+
+def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredReservation:
+    """Write a locked row's changed fields and raise its version; returns the row as it is now.
+
+    Only ``placer.lifecycle.apply`` calls this, with what the transition table allows.
+    """
+    after = replace(before, version=before.version + 1, **changes)
+    window = after.during
+    changed = tx.run(
+        "UPDATE reservations SET state = :state, operation = :operation,"
+        " conditions = :conditions, start_ms = :start_ms, end_ms = :end_ms, attempts = :attempts,"
+        " bind_deadline_ms = :bind_deadline_ms, version = :version"
+        " WHERE id = :id AND version = :before",
+        id=after.id,
+        state=after.state.value,
+        operation=after.operation.value,
+        conditions=msgspec.json.encode(after.conditions).decode(),
+        start_ms=None if window is None else window.start_ms,
+        end_ms=None if window is None else window.end_ms,
+        attempts=after.attempts,
+        bind_deadline_ms=after.bind_deadline_ms,
+        version=after.version,
+        before=before.version,
+    )
+    if changed != 1:
+        raise AssertionError(f"{before.id} changed while its row was locked")
+    tx.wake("reservation", after.id)
+    return after
+
+
+def view(tx: Transaction, row: StoredReservation) -> Reservation:
+    """The row with its bindings, as the API shows it."""
+    bindings = tx.all(
+        "SELECT binding FROM allocations WHERE reservation_id = :id AND binding IS NOT NULL"
+        " AND state IN ('bound', 'lost') ORDER BY id",
+        id=row.id,
+    )
+    return Reservation(
+        id=row.id,
+        tenant_id=row.tenant_id,
+        pool_id=row.pool_id,
+        state=row.state,
+        operation=row.operation,
+        request=row.request,
+        during=row.during,
+        owner=row.owner,
+        idempotency_key=row.idempotency_key,
+        conditions=row.conditions,
+        bindings=tuple(_BINDING.decode(binding["binding"]) for binding in bindings),
+        host_share=row.host_share,
+        version=row.version,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which reservations a list shows; empty strings filter nothing."""
+
+    tenant_id: str
+    owner: str = ""
+    state: str = ""
+    pool_id: str = ""
+
+
+def page(
+    tx: Transaction, wanted: Filter, after: ReservationId | None, limit: int
+) -> Sequence[StoredReservation]:
+    """Newest first, drafts left out, at most ``limit`` rows older than ``after``."""
+    before_seq = 1 << 62
+    if after is not None:
+        row = tx.one(
+            "SELECT seq FROM reservations WHERE id = :id AND tenant_id = :tenant_id",
+            id=after,
+            tenant_id=wanted.tenant_id,
+        )
+        before_seq = 0 if row is None else row["seq"]
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND state <> 'draft'"
+        " AND seq < :before_seq AND (:owner = '' OR owner = :owner)"
+        " AND (:state = '' OR state = :state) AND (:pool_id = '' OR pool_id = :pool_id)"
+        " ORDER BY seq DESC LIMIT :limit",
+        tenant_id=wanted.tenant_id,
+        owner=wanted.owner,
+        state=wanted.state,
+        pool_id=wanted.pool_id,
+        before_seq=before_seq,
+        limit=limit,
+    )
+    return [_stored(row) for row in rows]
+
+
+def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[ReservationId]:
+    """A pool's pending reservations, oldest first."""
+    rows = tx.all(
+        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+        " ORDER BY seq LIMIT :limit",
+        pool_id=pool_id,
+        limit=limit,
+    )
+    return [row["id"] for row in rows]
+
+
+def on_node(tx: Transaction, node_id: str) -> Sequence[ReservationId]:
+    """Reservations that have a live allocation on a node."""
+    rows = tx.all(
+        "SELECT DISTINCT reservation_id FROM allocations"
+        " WHERE node_id = :node_id AND state <> 'ended' ORDER BY reservation_id",
+        node_id=node_id,
+    )
+    return [row["reservation_id"] for row in rows]
+
+
+def sweep_drafts(tx: Transaction, before_ms: int) -> int:
+    """Drop drafts that were never decided and are older than ``before_ms``; returns how many."""
+    return tx.run(
+        "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
+        before_ms=before_ms,
+    )

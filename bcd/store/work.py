@@ -1,0 +1,96 @@
+"""The durable work queue: what must be looked at, and when.
+
+One row a subject (a reservation's or a pool's id) holds its nearest moment. A worker claims rows
+under a token with a lease; whatever changes the row meanwhile clears the token, so that the
+worker's own finish does nothing and the row comes up again.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bcd.store.database import Transaction
+
+LEASE_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A row that this worker may work on until its lease runs out."""
+
+    key: str
+    token: str
+    attempts: int
+
+
+def schedule(tx: Transaction, key: str, wake_ms: int) -> None:
+    """Set a subject's next moment, whatever it was; fences a worker that holds it."""
+    tx.run(
+        "INSERT INTO work (key, wake_ms) VALUES (:key, :wake_ms) ON CONFLICT (key) DO UPDATE SET"
+        " wake_ms = excluded.wake_ms, attempts = 0, lock_token = NULL, lock_until_ms = 0",
+        key=key,
+        wake_ms=wake_ms,
+    )
+    tx.wake("work")
+
+
+def poke(tx: Transaction, key: str, wake_ms: int) -> None:
+    """Bring a subject's moment forward to ``wake_ms``; fences a worker that holds it."""
+    tx.run(
+        "INSERT INTO work (key, wake_ms) VALUES (:key, :wake_ms) ON CONFLICT (key) DO UPDATE SET"
+        " wake_ms = CASE WHEN work.wake_ms < excluded.wake_ms THEN work.wake_ms"
+        " ELSE excluded.wake_ms END, lock_token = NULL, lock_until_ms = 0",
+        key=key,
+        wake_ms=wake_ms,
+    )
+    tx.wake("work")
+
+
+def drop(tx: Transaction, key: str) -> None:
+    """Nothing will ever be due for this subject again."""
+    tx.run("DELETE FROM work WHERE key = :key", key=key)
+
+
+def claim(tx: Transaction, limit: int) -> Sequence[Claim]:
+    """Take up to ``limit`` due subjects, most overdue first."""
+    now_ms = tx.now_ms()
+    token = secrets.token_hex(8)
+    rows = tx.all(
+        "UPDATE work SET lock_token = :token, lock_until_ms = :lock_until_ms,"
+        " attempts = attempts + 1 WHERE key IN (SELECT key FROM work"
+        " WHERE wake_ms <= :now_ms AND lock_until_ms <= :now_ms"
+        f" ORDER BY wake_ms, key LIMIT :limit{tx.skip_locked})"
+        " RETURNING key, attempts, wake_ms",
+        token=token,
+        now_ms=now_ms,
+        lock_until_ms=now_ms + LEASE_MS,
+        limit=limit,
+    )
+    ordered = sorted(rows, key=lambda row: (row["wake_ms"], row["key"]))
+    return [Claim(row["key"], token, row["attempts"]) for row in ordered]
+
+
+def holds(tx: Transaction, claim: Claim) -> bool:
+    """Whether a claim is still this worker's; locks the row until the commit."""
+    row = tx.one(f"SELECT lock_token FROM work WHERE key = :key{tx.for_update}", key=claim.key)
+    return row is not None and row["lock_token"] == claim.token
+
+
+def retry(tx: Transaction, claim: Claim, wake_ms: int) -> None:
+    """Give a claim back after a failure; its attempts stay counted."""
+    tx.run(
+        "UPDATE work SET wake_ms = :wake_ms, lock_token = NULL, lock_until_ms = 0"
+        " WHERE key = :key AND lock_token = :token",
+        key=claim.key,
+        token=claim.token,
+        wake_ms=wake_ms,
+    )
+
+
+def next_wake_ms(tx: Transaction) -> int | None:
+    """When the next subject is due, None for an empty queue."""
+    row = tx.one(
+        "SELECT min(CASE WHEN wake_ms > lock_until_ms THEN wake_ms ELSE lock_until_ms END) AS due"
+        " FROM work"
+    )
+    return None if row is None or row["due"] is None else int(row["due"])
