@@ -1,0 +1,23 @@
+"""The four commands, one file per verb. Data on stdout, words on stderr.
+
+Exit codes: 0 done, 1 refused or failed, 2 usage, 3 still pending. ``bcd`` never imports placer,
+gateway or store; of ``better-compute`` only ``dev`` imports programs.
+"""
+
+import sys
+
+
+def better_compute() -> None:
+    """The console script: says what to install where the command's own libraries are missing."""
+    try:
+        from bcd.cli.better_compute import main
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("bcd"):
+            raise
+        print(
+            f"better-compute: the library {error.name} is not installed; "
+            "run: pip install 'better-compute[cli]'",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from error
+    main()

@@ -1,0 +1,83 @@
+"""What the three daemons' commands share: settings, logs, and an end without a traceback."""
+
+import json
+import logging
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from bcd.model.errors import BadConfiguration, BcdError
+
+T = TypeVar("T")
+_MAX_SETTINGS_BYTES = 1 << 20
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def load_settings(path: Path, kind: type[T]) -> T:
+    """Read a TOML file into a settings struct; unknown keys and wrong types are refused.
+
+    Raises BadConfiguration naming the file, the key and the rule.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_SETTINGS_BYTES + 1)
+    except OSError as error:
+        raise BadConfiguration(
+            f"{path}: cannot be read ({error.strerror}); name another file with --config"
+        ) from error
+    if len(content) > _MAX_SETTINGS_BYTES:
+        raise BadConfiguration(f"{path}: is larger than {_MAX_SETTINGS_BYTES} bytes")
+    try:
+        return msgspec.convert(tomllib.loads(content.decode()), kind)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"{path}: is not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise BadConfiguration(f"{path}: {error}") from error
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the call's ``extra`` fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def configure_logs(level: str = "info") -> None:
+    """JSON lines on stderr, for journald or a collector."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # gRPC forks nothing here; its fork handlers only add log noise.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def run_program(name: str, body: Callable[[], int]) -> None:
+    """Run a command's body and exit with its code; an error ends in one sentence on stderr."""
+    try:
+        code = body()
+    except BcdError as error:
+        print(f"{name}: {error.message}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    raise SystemExit(code)
