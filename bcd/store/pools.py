@@ -1,8 +1,9 @@
 """Pools: the lock of all that books in them, their clock, and which of their nodes changed."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -13,18 +14,18 @@ from bcd.store.database import Row, Transaction
 
 _KEPT_CHANGES = 4096
 
+Change = Literal["bookings", "node"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A pool as stored; ``change_token`` names the newest of its changes."""
+    """A pool as stored."""
 
     id: PoolId
     name: str
     tenant_id: str
     region: str
     policy: PoolPolicy
-    change_seq: int
-    change_token: str
 
 
 def _pool(row: Row) -> Pool:
@@ -34,8 +35,6 @@ def _pool(row: Row) -> Pool:
         tenant_id=row["tenant_id"],
         region=row["region"],
         policy=msgspec.json.decode(row["policy"], type=PoolPolicy),
-        change_seq=row["change_seq"],
-        change_token=row["change_token"],
     )
 
 
@@ -71,65 +70,91 @@ def every(tx: Transaction) -> Sequence[Pool]:
     return [_pool(row) for row in tx.all("SELECT * FROM pools ORDER BY name")]
 
 
-def lock(tx: Transaction, pool_id: PoolId) -> tuple[Pool, int]:
+def lock(tx: Transaction, pool_id: PoolId) -> "PoolLock":
     """Take the pool's lock and read the clock under it; raises NotFound.
 
     The time never steps back behind one that was given for this pool before.
     """
-    row = tx.one(f"SELECT * FROM pools WHERE id = :id{tx.for_update}", id=pool_id)
+    row = tx.one(
+        "UPDATE pools SET clock_ms = CASE WHEN clock_ms > compute_now() THEN clock_ms"
+        " ELSE compute_now() END WHERE id = :id RETURNING *",
+        id=pool_id,
+    )
     if row is None:
         raise NotFound(f"there is no pool {pool_id}", poolId=pool_id)
-    now_ms = max(tx.now_ms(), int(row["clock_ms"]))
-    if now_ms != row["clock_ms"]:
-        tx.run("UPDATE pools SET clock_ms = :now_ms WHERE id = :id", id=pool_id, now_ms=now_ms)
-    return _pool(row), now_ms
+    return PoolLock(_pool(row), row["clock_ms"], row["change_seq"], row["change_token"])
 
 
-def note_changes(tx: Transaction, pool_id: PoolId, node_ids: Sequence[NodeId]) -> None:
-    """Record that these nodes' devices, state or bookings changed. Call under the pool's lock."""
-    row = tx.one("SELECT change_seq FROM pools WHERE id = :id", id=pool_id)
-    assert row is not None
-    seq = row["change_seq"]
-    token = ""
+@dataclass(slots=True)
+class PoolLock:
+    """The right to book in a pool, held until the commit.
+
+    ``now_ms`` is the time of everything that this transaction does; (``seq``, ``token``) name the
+    newest change, this transaction's own included.
+    """
+
+    pool: Pool
+    now_ms: int
+    seq: int
+    token: str
+
+
+def note_changes(
+    tx: Transaction, held: PoolLock, node_ids: Sequence[NodeId], what: Change = "bookings"
+) -> None:
+    """Record that these nodes' bookings changed, or with ``what="node"`` their devices or state."""
+    rows = []
     for node_id in node_ids:
-        seq += 1
-        token = secrets.token_hex(8)
-        tx.run(
-            "INSERT INTO pool_changes (pool_id, seq, token, node_id)"
-            " VALUES (:pool_id, :seq, :token, :node_id)",
-            pool_id=pool_id,
-            seq=seq,
-            token=token,
-            node_id=node_id,
+        held.seq += 1
+        held.token = secrets.token_hex(8)
+        rows.append(
+            {
+                "pool_id": held.pool.id,
+                "seq": held.seq,
+                "token": held.token,
+                "node_id": node_id,
+                "what": what,
+            }
         )
-    if token:
+    if not rows:
+        return
+    tx.many(
+        "INSERT INTO pool_changes (pool_id, seq, token, node_id, what)"
+        " VALUES (:pool_id, :seq, :token, :node_id, :what)",
+        rows,
+    )
+    tx.run(
+        "UPDATE pools SET change_seq = :seq, change_token = :token WHERE id = :id",
+        id=held.pool.id,
+        seq=held.seq,
+        token=held.token,
+    )
+    if held.seq % 256 < len(rows):
         tx.run(
-            "UPDATE pools SET change_seq = :seq, change_token = :token WHERE id = :id",
-            id=pool_id,
-            seq=seq,
-            token=token,
+            "DELETE FROM pool_changes WHERE pool_id = :pool_id AND seq < :seq",
+            pool_id=held.pool.id,
+            seq=held.seq - _KEPT_CHANGES,
         )
-        if seq % 256 < len(node_ids):
-            tx.run(
-                "DELETE FROM pool_changes WHERE pool_id = :pool_id AND seq < :seq",
-                pool_id=pool_id,
-                seq=seq - _KEPT_CHANGES,
-            )
 
 
 def changes_since(
     tx: Transaction, pool_id: PoolId, seq: int, token: str
-) -> Sequence[NodeId] | None:
+) -> Mapping[NodeId, Change] | None:
     """Nodes changed after the change (seq, token); None when that change is not on record.
 
-    The token tells a change that was rolled back from the one that took its number.
+    The token tells a change that was rolled back from the one that took its number. A node whose
+    devices or state changed is given as ``node``, whatever else changed on it.
     """
     rows = tx.all(
-        "SELECT seq, token, node_id FROM pool_changes"
+        "SELECT seq, token, node_id, what FROM pool_changes"
         " WHERE pool_id = :pool_id AND seq >= :seq ORDER BY seq",
         pool_id=pool_id,
         seq=seq,
     )
     if not rows or rows[0]["seq"] != seq or rows[0]["token"] != token:
         return None
-    return list(dict.fromkeys(NodeId(row["node_id"]) for row in rows[1:]))
+    found: dict[NodeId, Change] = {}
+    for row in rows[1:]:
+        if found.get(row["node_id"]) != "node":
+            found[row["node_id"]] = row["what"]
+    return found

@@ -174,6 +174,7 @@ class SqliteDatabase(Database):
             self._path, isolation_level=None, check_same_thread=False, cached_statements=512
         )
         connection.row_factory = sqlite3.Row
+        connection.create_function("compute_now", 0, self._clock.now_ms)
         for pragma in _PRAGMAS:
             connection.execute(pragma)
         return connection

@@ -21,12 +21,14 @@ CREATE TABLE pools (
   created_ms INTEGER NOT NULL
 ) STRICT;
 
--- Which nodes changed (devices, state or bookings), so that a placer refreshes only those.
+-- Which nodes changed (what: bookings, or node for devices and state), so that a placer
+-- refreshes only those.
 CREATE TABLE pool_changes (
   pool_id TEXT NOT NULL REFERENCES pools (id),
   seq INTEGER NOT NULL,
   token TEXT NOT NULL,
   node_id TEXT NOT NULL,
+  what TEXT NOT NULL,
   PRIMARY KEY (pool_id, seq)
 ) STRICT;
 
