@@ -1,0 +1,77 @@
+"""Options and fixtures of the whole suite: which engines, how many rounds, which extras.
+
+A test that asks for ``database`` or ``database_url`` runs once on each chosen engine. A folder
+named after an option is collected only with that option, so that nothing is ever skipped.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bcd.store.database import Database
+from bcd.store.open import open_database
+from tests.postgres import Cluster
+
+Rounds = Callable[[int, int], int]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("better-compute")
+    group.addoption("--engine", choices=("sqlite", "postgresql", "all"), default="sqlite")
+    group.addoption("--rounds", choices=("ci", "bench"), default="ci")
+    group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
+    group.addoption("--bench", action="store_true", help="also measure")
+
+
+def chosen_engines(config: pytest.Config) -> tuple[str, ...]:
+    """The engines that ``--engine`` asks for."""
+    chosen = str(config.getoption("--engine"))
+    return ("sqlite", "postgresql") if chosen == "all" else (chosen,)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    engines = chosen_engines(config)
+    asked_for = {
+        "sqlite": "sqlite" in engines,
+        "postgresql": "postgresql" in engines,
+        "podman": bool(config.getoption("--podman")),
+        "bench": bool(config.getoption("--bench")),
+    }
+    return None if asked_for.get(collection_path.name, True) else True
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "engine" in metafunc.fixturenames:
+        metafunc.parametrize("engine", chosen_engines(metafunc.config), scope="session")
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> Rounds:
+    """``rounds(ci, bench)`` gives the count that ``--rounds`` asks for."""
+    bench = request.config.getoption("--rounds") == "bench"
+    return lambda for_ci, for_bench: for_bench if bench else for_ci
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Cluster]:
+    """A PostgreSQL server of this run's own, with its durability on."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def database_url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty, migrated database of this test's own."""
+    if engine == "sqlite":
+        return f"sqlite:///{tmp_path}/bcd.db"
+    cluster: Cluster = request.getfixturevalue("postgresql")
+    return cluster.new_database()
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """An open store."""
+    opened = open_database(database_url)
+    yield opened
+    await opened.close()

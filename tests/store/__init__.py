@@ -1,0 +1,1 @@
+"""One suite for both engines: what the store's nouns promise, on SQLite and PostgreSQL alike."""
