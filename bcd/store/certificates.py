@@ -70,6 +70,11 @@ def is_revoked(tx: Transaction, serial: str) -> bool:
     )
 
 
+def revoked_serials(tx: Transaction) -> frozenset[str]:
+    """Every revoked serial number that is still on record."""
+    return frozenset(row["serial"] for row in tx.all("SELECT serial FROM revocations"))
+
+
 def prune(tx: Transaction, before_ms: int) -> None:
     """Forget certificates, and their revocations, that nobody would accept any more anyway."""
     tx.run(
@@ -81,7 +86,7 @@ def prune(tx: Transaction, before_ms: int) -> None:
 
 
 def trust(tx: Transaction, pin: str, der: bytes) -> None:
-    """Add a CA to the bundle."""
+    """Add a CA to the bundle, and wake the gateways that check clients against it."""
     tx.run(
         "INSERT INTO trust_bundles (pin, der, created_ms) VALUES (:pin, :der, :now_ms)"
         " ON CONFLICT (pin) DO NOTHING",
@@ -89,6 +94,7 @@ def trust(tx: Transaction, pin: str, der: bytes) -> None:
         der=der,
         now_ms=tx.now_ms(),
     )
+    tx.wake("trust")
 
 
 def bundle(tx: Transaction) -> Sequence[bytes]:

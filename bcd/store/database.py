@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,10 @@ class Overlap(Exception):
     """A booking that a rule of the database refused: somebody else has the device then."""
 
 
+class ConstraintViolated(Exception):
+    """A row that the schema refused: its parent is not there, its key is taken, a check failed."""
+
+
 class StoreUnavailable(BcdError):
     """The database did not answer, or its answer to a commit was lost: the outcome is unknown."""
 
@@ -29,7 +34,9 @@ class StoreUnavailable(BcdError):
 class Transaction(Protocol):
     """One open transaction, used from the executor's thread only.
 
-    Statements use ``:name`` parameters. Rows are mappings by column name.
+    Statements use ``:name`` parameters. Rows are mappings by column name. A statement raises
+    Overlap or ConstraintViolated when a rule of the database refuses it; outside a savepoint the
+    transaction is then lost.
     """
 
     @property
@@ -63,6 +70,20 @@ class Transaction(Protocol):
 
     def wake(self, topic: str, key: str = "") -> None:
         """Tell listeners of ``topic``, in every process, once this transaction is committed."""
+
+
+class SteadyClock:
+    """Epoch milliseconds that never go back behind a value already given, in any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last_ms = 0
+
+    def steady_ms(self, read_ms: int) -> int:
+        """The time to give after a clock said ``read_ms``."""
+        with self._lock:
+            self._last_ms = max(self._last_ms, read_ms)
+            return self._last_ms
 
 
 class Wakes:

@@ -1,6 +1,6 @@
 """Desired states: signed by the placer, relayed as opaque bytes by gateways."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bcd.model.ids import NodeId
@@ -54,6 +54,12 @@ def get(tx: Transaction, node_id: NodeId) -> StoredState | None:
         id=node_id,
     )
     return None if row is None else StoredState(**{**row, "signed": bytes(row["signed"])})
+
+
+def versions(tx: Transaction) -> Mapping[NodeId, tuple[int, int, str]]:
+    """(epoch, generation, hash) of every node's newest state."""
+    rows = tx.all("SELECT node_id, epoch, generation, hash FROM desired_states")
+    return {row["node_id"]: (row["epoch"], row["generation"], row["hash"]) for row in rows}
 
 
 def signed_otherwise(tx: Transaction, key_id: str, epoch: int) -> Sequence[NodeId]:

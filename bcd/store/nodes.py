@@ -144,16 +144,18 @@ def labels(tx: Transaction, node_id: NodeId) -> Sequence[tuple[str, str, str]]:
 
 def replace_capabilities(tx: Transaction, node_id: NodeId, capabilities: Iterable[str]) -> None:
     """Write a node's capabilities as ``bc.dev/cap.<name>`` labels, source ``system``."""
-    tx.run(
-        "DELETE FROM node_labels WHERE node_id = :id AND source = 'system'"
+    rows = tx.all(
+        "SELECT key FROM node_labels WHERE node_id = :id AND source = 'system'"
         " AND key LIKE 'bc.dev/cap.%'",
         id=node_id,
     )
+    present = {row["key"] for row in rows}
+    wanted = {CAPABILITY_LABEL + name for name in capabilities}
     tx.many(
-        "INSERT INTO node_labels (node_id, key, value, source)"
-        " VALUES (:node_id, :key, '1', 'system')",
-        [
-            {"node_id": node_id, "key": CAPABILITY_LABEL + name}
-            for name in sorted(set(capabilities))
-        ],
+        "DELETE FROM node_labels WHERE node_id = :id AND source = 'system' AND key = :key",
+        [{"id": node_id, "key": key} for key in sorted(present - wanted)],
+    )
+    tx.many(
+        "INSERT INTO node_labels (node_id, key, value, source) VALUES (:id, :key, '1', 'system')",
+        [{"id": node_id, "key": key} for key in sorted(wanted - present)],
     )

@@ -23,7 +23,18 @@ from psycopg.rows import dict_row
 
 from bcd.model.errors import BadConfiguration
 from bcd.model.ids import type_id
-from bcd.store.database import Database, Overlap, P, Row, StoreUnavailable, T, Transaction, Wakes
+from bcd.store.database import (
+    ConstraintViolated,
+    Database,
+    Overlap,
+    P,
+    Row,
+    SteadyClock,
+    StoreUnavailable,
+    T,
+    Transaction,
+    Wakes,
+)
 from bcd.store.dialect import postgresql_schema, psycopg_statement
 from bcd.store.migrate import VERSION_TABLE, newest_version, pending
 
@@ -32,6 +43,7 @@ logger = logging.getLogger(__name__)
 _WRITERS = 4
 _READERS = 2
 _ATTEMPTS = 8
+_LISTEN_WAIT_S = 5.0
 _CHANNEL = "bcd"
 _MIGRATION_LOCK = 0x626364
 GATEWAY_ROLE = "bcd_gateway"
@@ -46,9 +58,11 @@ class PostgresqlTransaction:
     for_update = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _Connection, clock: SteadyClock) -> None:
         self._connection = connection
+        self._clock = clock
         self._last_ms = 0
+        self._depth = 0
         self.wakes: list[tuple[str, str]] = []
 
     def all(self, sql: str, **values: object) -> Sequence[Row]:
@@ -61,33 +75,45 @@ class PostgresqlTransaction:
         return self._execute(sql, values).rowcount
 
     def many(self, sql: str, rows: Sequence[Mapping[str, object]]) -> int:
+        if not rows:
+            return 0
         with self._connection.cursor() as cursor:
             try:
                 cursor.executemany(psycopg_statement(sql), rows)
-            except psycopg.errors.ExclusionViolation as error:
-                raise Overlap(str(error)) from error
+            except psycopg.IntegrityError as error:
+                raise _translated(error) from error
             return cursor.rowcount
 
     def _execute(self, sql: str, values: Mapping[str, object]) -> psycopg.Cursor[dict[str, Any]]:
         try:
             return self._connection.execute(psycopg_statement(sql), values)
-        except psycopg.errors.ExclusionViolation as error:
-            raise Overlap(str(error)) from error
+        except psycopg.IntegrityError as error:
+            raise _translated(error) from error
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
+        # Not psycopg's transaction(): as the first statement it would commit on its own.
+        self._depth += 1
+        name = f"s{self._depth}"
+        self._connection.execute(f"SAVEPOINT {name}".encode())
         kept = len(self.wakes)
         try:
-            with self._connection.transaction():
-                yield
+            yield
         except BaseException:
+            with contextlib.suppress(psycopg.OperationalError):  # the first error says more
+                self._connection.execute(f"ROLLBACK TO {name}".encode())
+                self._connection.execute(f"RELEASE {name}".encode())
             del self.wakes[kept:]
             raise
+        else:
+            self._connection.execute(f"RELEASE {name}".encode())
+        finally:
+            self._depth -= 1
 
     def now_ms(self) -> int:
         row = self._connection.execute("SELECT compute_now() AS now").fetchone()
         assert row is not None
-        self._last_ms = max(self._last_ms, row["now"])
+        self._last_ms = self._clock.steady_ms(row["now"])
         return self._last_ms
 
     def new_id(self, prefix: str) -> str:
@@ -107,6 +133,12 @@ class PostgresqlTransaction:
             )
 
 
+def _translated(error: psycopg.IntegrityError) -> Exception:
+    if isinstance(error, psycopg.errors.ExclusionViolation):
+        return Overlap(str(error))
+    return ConstraintViolated(str(error))
+
+
 class PostgresqlDatabase(Database):
     """See Database. ``migrate`` is False for a program that may not change the schema."""
 
@@ -115,14 +147,17 @@ class PostgresqlDatabase(Database):
     def __init__(self, url: str, *, migrate: bool = True) -> None:
         self.wakes = Wakes()
         self._url = url
+        self._clock = SteadyClock()
         self._local = threading.local()
         self._connections: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
         self._closed = threading.Event()
+        self._listening = threading.Event()
         _prepare_schema(url, migrate=migrate)
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
         self._listener = threading.Thread(target=self._listen, name="store-listen", daemon=True)
         self._listener.start()
+        self._listening.wait(_LISTEN_WAIT_S)
 
     async def write(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -146,7 +181,7 @@ class PostgresqlDatabase(Database):
     def _transact(self, work: Callable[[Transaction], T], read_only: bool) -> T:
         for attempt in range(_ATTEMPTS):
             connection = self._connection(read_only)
-            tx = PostgresqlTransaction(connection)
+            tx = PostgresqlTransaction(connection, self._clock)
             try:
                 result = work(tx)
                 if not read_only:
@@ -203,6 +238,7 @@ class PostgresqlDatabase(Database):
                 with _connect(self._url) as connection:
                     connection.autocommit = True
                     connection.execute(f"LISTEN {_CHANNEL}")
+                    self._listening.set()
                     self._forward(connection)
             except (psycopg.Error, StoreUnavailable):
                 logger.warning("lost the wake-up connection; the ticks carry on")
@@ -281,7 +317,10 @@ def _create_gateway_role(connection: _Connection) -> None:
 
 
 def _check_version(connection: _Connection) -> None:
-    row = connection.execute("SELECT version FROM schema_version").fetchone()
+    table = connection.execute("SELECT to_regclass('schema_version') AS name").fetchone()
+    row = None
+    if table is not None and table["name"] is not None:
+        row = connection.execute("SELECT version FROM schema_version").fetchone()
     version = row["version"] if row else 0
     if version != newest_version():
         raise BadConfiguration(

@@ -22,7 +22,18 @@ from typing import Any, Concatenate
 
 from bcd.model.errors import BadConfiguration
 from bcd.model.ids import type_id
-from bcd.store.database import Database, Overlap, P, Row, StoreUnavailable, T, Transaction, Wakes
+from bcd.store.database import (
+    ConstraintViolated,
+    Database,
+    Overlap,
+    P,
+    Row,
+    SteadyClock,
+    StoreUnavailable,
+    T,
+    Transaction,
+    Wakes,
+)
 from bcd.store.migrate import VERSION_TABLE, pending
 
 _GROUP = 64
@@ -37,22 +48,22 @@ _PRAGMAS = (
 )
 
 
+# The file or its disk, not the statement.
+_FILE_ERRORS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+
+
 def _system_clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class _SteadyClock:
-    """A wall clock that never goes back behind a value it has given."""
-
-    def __init__(self, source: Callable[[], int]) -> None:
-        self._source = source
-        self._lock = threading.Lock()
-        self._last = 0
-
-    def now_ms(self) -> int:
-        with self._lock:
-            self._last = max(self._last, self._source())
-            return self._last
 
 
 class SqliteTransaction:
@@ -61,7 +72,7 @@ class SqliteTransaction:
     for_update = ""
     skip_locked = ""
 
-    def __init__(self, connection: sqlite3.Connection, clock: _SteadyClock) -> None:
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], int]) -> None:
         self._connection = connection
         self._clock = clock
         self._depth = 0
@@ -78,6 +89,8 @@ class SqliteTransaction:
         return self._execute(sql, values).rowcount
 
     def many(self, sql: str, rows: Sequence[Mapping[str, object]]) -> int:
+        if not rows:
+            return 0
         try:
             return self._connection.executemany(sql, rows).rowcount
         except sqlite3.IntegrityError as error:
@@ -109,17 +122,19 @@ class SqliteTransaction:
             self._depth -= 1
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
+        return self._clock()
 
     def new_id(self, prefix: str) -> str:
         return type_id(prefix, self.now_ms(), secrets.token_bytes(10))
 
     def wake(self, topic: str, key: str = "") -> None:
-        self.wakes.append((topic, key))
+        if (topic, key) not in self.wakes:
+            self.wakes.append((topic, key))
 
 
 def _translated(error: sqlite3.IntegrityError) -> Exception:
-    return Overlap(str(error)) if str(error).startswith("overlap:") else error
+    text = str(error)
+    return Overlap(text) if text.startswith("overlap:") else ConstraintViolated(text)
 
 
 @dataclass(slots=True)
@@ -148,21 +163,23 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path, *, clock: Callable[[], int] = _system_clock_ms) -> None:
         self.wakes = Wakes()
         self._path = path
-        self._clock = _SteadyClock(clock)
+        steady = SteadyClock()
+        self._clock = lambda: steady.steady_ms(clock())
         self._lock_file = _lock(path)
+        self._connections: list[sqlite3.Connection] = []
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._local = threading.local()
-        self._reader_connections: list[sqlite3.Connection] = []
         try:
             self._writer = self._open()
+            _check(self._writer)
             _migrate(self._writer)
         except sqlite3.Error as error:
-            os.close(self._lock_file)
+            self._let_go()
             raise BadConfiguration(
                 f"{path}: cannot be used as a database ({error}); restore it from a backup"
             ) from error
         except BaseException:
-            os.close(self._lock_file)
+            self._let_go()
             raise
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
         self._thread = threading.Thread(target=self._write_loop, name="store-write", daemon=True)
@@ -173,8 +190,9 @@ class SqliteDatabase(Database):
         connection = sqlite3.connect(
             self._path, isolation_level=None, check_same_thread=False, cached_statements=512
         )
+        self._connections.append(connection)
         connection.row_factory = sqlite3.Row
-        connection.create_function("compute_now", 0, self._clock.now_ms)
+        connection.create_function("compute_now", 0, self._clock)
         for pragma in _PRAGMAS:
             connection.execute(pragma)
         return connection
@@ -205,12 +223,14 @@ class SqliteDatabase(Database):
             connection = self._open()
             connection.execute("PRAGMA query_only=ON")
             self._local.connection = connection
-            self._reader_connections.append(connection)
         connection.execute("BEGIN")
         try:
             return work(SqliteTransaction(connection, self._clock))
+        except sqlite3.DatabaseError as error:
+            raise _plainly(error) from error
         finally:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
     def _write_loop(self) -> None:
         while True:
@@ -245,6 +265,7 @@ class SqliteDatabase(Database):
             for job in group:
                 job.wakes.clear()
                 job.error = StoreUnavailable(f"the database did not commit: {error}")
+                job.error.__cause__ = error
         self.wakes.fire([wake for job in group for wake in job.wakes])
         for loop in {job.loop for job in group}:
             mine = [job for job in group if job.loop is loop]
@@ -257,10 +278,10 @@ class SqliteDatabase(Database):
             with tx.savepoint():
                 job.result = job.work(tx)
                 job.wakes = tx.wakes
-        except Exception as error:
+        except BaseException as error:  # whatever it is, it belongs to the caller
             if not self._writer.in_transaction:  # SQLite gave the whole transaction up
                 raise sqlite3.OperationalError(str(error)) from error
-            job.error = error
+            job.error = _plainly(error) if isinstance(error, sqlite3.DatabaseError) else error
 
     async def close(self) -> None:
         if self._closed:
@@ -269,7 +290,10 @@ class SqliteDatabase(Database):
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(self._readers.shutdown)
-        for connection in (*self._reader_connections, self._writer):
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for connection in self._connections:
             connection.close()
         os.close(self._lock_file)
 
@@ -279,10 +303,18 @@ def _deliver_all(jobs: Sequence[_Job]) -> None:
         job.deliver()
 
 
+def _plainly(error: sqlite3.DatabaseError) -> Exception:
+    """The error itself for a wrong statement, StoreUnavailable for a file that gave way."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return StoreUnavailable(f"the database failed: {error}") if code in _FILE_ERRORS else error
+
+
 def _lock(path: Path) -> int:
-    """Keep other processes off the file; the lock goes with the process."""
+    """Keep other processes off the file, and other users; the lock goes with the process."""
     try:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.chmod(path, 0o600)
     except OSError as error:
         raise BadConfiguration(
             f"{path}: cannot be opened ({error.strerror}); create its folder and give this "
@@ -299,8 +331,13 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
+def _check(connection: sqlite3.Connection) -> None:
+    problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if problem != "ok":
+        raise sqlite3.DatabaseError(problem)
+
+
 def _migrate(connection: sqlite3.Connection) -> None:
-    os.chmod(connection.execute("PRAGMA database_list").fetchone()["file"], 0o600)
     connection.execute(VERSION_TABLE)
     row = connection.execute("SELECT version FROM schema_version").fetchone()
     version = row["version"] if row else 0

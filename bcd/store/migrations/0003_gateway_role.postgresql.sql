@@ -11,7 +11,8 @@ GRANT SELECT, INSERT, DELETE ON node_labels TO bcd_gateway;
 GRANT SELECT (id, node_id, key_id, number),
   INSERT (node_id, key_id, number, allocation_id, envelope, session_epoch, received_ms)
   ON reports TO bcd_gateway;
-GRANT SELECT, INSERT (id, kind, body, created_ms) ON enrolments TO bcd_gateway;
+GRANT SELECT (id, answer, refusal, answered_ms), INSERT (id, kind, body, created_ms)
+  ON enrolments TO bcd_gateway;
 
 ALTER TABLE node_labels ENABLE ROW LEVEL SECURITY;
 CREATE POLICY gateway_capabilities ON node_labels TO bcd_gateway
