@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bcd.store.database import Database
-from bcd.store.open import open_database
+from tests.clock import DatabaseClock
 from tests.postgres import Cluster
 
 Rounds = Callable[[int, int], int]
@@ -70,8 +70,14 @@ def database_url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) ->
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
+def clock(database_url: str) -> DatabaseClock:
+    """The database's clock, real until the test moves it."""
+    return DatabaseClock(database_url)
+
+
+@pytest.fixture
+async def database(clock: DatabaseClock) -> AsyncIterator[Database]:
     """An open store."""
-    opened = open_database(database_url)
+    opened = clock.open()
     yield opened
     await opened.close()

@@ -8,9 +8,11 @@ one that breaks during COMMIT leaves the outcome unknown, and the caller is told
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import random
 import secrets
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -153,6 +155,7 @@ class PostgresqlDatabase(Database):
         self._closed = threading.Event()
         self._listening = threading.Event()
         _prepare_schema(url, migrate=migrate)
+        self._ending, self._end = os.pipe()
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
         self._listener = threading.Thread(target=self._listen, name="store-listen", daemon=True)
@@ -245,8 +248,12 @@ class PostgresqlDatabase(Database):
                 self._closed.wait(1.0)
 
     def _forward(self, connection: _Connection) -> None:
+        ready = select.poll()  # the descriptor may be too high for select()
+        ready.register(connection.fileno(), select.POLLIN)
+        ready.register(self._ending, select.POLLIN)
         while not self._closed.is_set():
-            for notify in connection.notifies(timeout=0.5):
+            ready.poll()
+            for notify in connection.notifies(timeout=0):
                 topic, _, key = notify.payload.partition(" ")
                 self.wakes.fire([(topic, key)])
 
@@ -254,9 +261,12 @@ class PostgresqlDatabase(Database):
         if self._closed.is_set():
             return
         self._closed.set()
+        os.write(self._end, b".")
         await asyncio.to_thread(self._writers.shutdown)
         await asyncio.to_thread(self._readers.shutdown)
         await asyncio.to_thread(self._listener.join)
+        os.close(self._end)
+        os.close(self._ending)
         with contextlib.suppress(queue.Empty):
             while True:
                 self._connections.get_nowait().close()
