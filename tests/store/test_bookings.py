@@ -208,12 +208,21 @@ async def test_ending_a_reservation_truncates_what_runs_and_deletes_what_comes(
     ]
     for reservation_id in ids:
         assert reservation_id is not None
-        freed = await database.write(bookings.end_at, reservation_id, 100)
+        freed = await database.write(bookings.end_at, reservation_id, 100, 0)
         assert list(freed) == ([] if reservation_id == ids[0] else [world.node_id])
-        assert list(await database.write(bookings.end_at, reservation_id, 100)) == []
+        assert list(await database.write(bookings.end_at, reservation_id, 100, 0)) == []
     one, two, _ = (gpu.id for gpu in world.gpus)
     assert await database.read(rows) == [(one, 0, 50), (two, 50, 100)]
     assert await database.write(make_booking, world, world.gpus, 100, 200)
+
+
+async def test_an_ended_booking_keeps_its_devices_for_the_turnaround(database: Database) -> None:
+    world = await database.write(make_world, 1)
+    running = await database.write(make_booking, world, world.gpus, 0, 500)
+    assert running is not None
+    assert list(await database.write(bookings.end_at, running, 100, 20)) == [world.node_id]
+    assert await booked(database, world, (119, 200), (120, 200)) == [False, True]
+    assert list(await database.write(bookings.end_at, running, 110, 20)) == []
 
 
 async def test_live_bookings_are_those_that_end_after_now(database: Database) -> None:
