@@ -103,26 +103,33 @@ def holders(tx: Transaction, node_id: NodeId, now_ms: int) -> Mapping[int, Reser
     return {row["atom_id"]: row["reservation_id"] for row in rows}
 
 
-def end_at(tx: Transaction, reservation_id: ReservationId, now_ms: int) -> Sequence[NodeId]:
+def end_at(
+    tx: Transaction, reservation_id: ReservationId, now_ms: int, gap_ms: int
+) -> Sequence[NodeId]:
     """End a reservation's bookings now; returns the nodes on which something was freed.
 
-    Current ones are truncated; future ones, and those that would have no length, are deleted.
+    Current ones are truncated, ``gap_ms`` (the pool's turnaround) after now; future ones, and
+    those that would have no length, are deleted.
     """
+    until_ms = now_ms + gap_ms
     rows = tx.all(
-        "SELECT DISTINCT node_id FROM bookings"
-        " WHERE reservation_id = :reservation_id AND end_ms > :now_ms ORDER BY node_id",
+        "SELECT DISTINCT node_id FROM bookings WHERE reservation_id = :reservation_id"
+        " AND (end_ms > :until_ms OR start_ms >= :now_ms) ORDER BY node_id",
         reservation_id=reservation_id,
+        until_ms=until_ms,
         now_ms=now_ms,
     )
+    if not rows:
+        return ()
     tx.run(
         "DELETE FROM bookings WHERE reservation_id = :reservation_id AND start_ms >= :now_ms",
         reservation_id=reservation_id,
         now_ms=now_ms,
     )
     tx.run(
-        "UPDATE bookings SET end_ms = :now_ms"
-        " WHERE reservation_id = :reservation_id AND end_ms > :now_ms",
+        "UPDATE bookings SET end_ms = :until_ms"
+        " WHERE reservation_id = :reservation_id AND end_ms > :until_ms",
         reservation_id=reservation_id,
-        now_ms=now_ms,
+        until_ms=until_ms,
     )
     return [row["node_id"] for row in rows]

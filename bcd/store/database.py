@@ -41,7 +41,11 @@ class Transaction(Protocol):
 
     @property
     def for_update(self) -> str:
-        """`` FOR UPDATE`` where rows can be locked one by one, else nothing."""
+        """Locks the rows of a SELECT, where rows can be locked one by one; else nothing.
+
+        Rows that refer to a locked one may still be inserted, so that a lock on a node or a
+        reservation never waits for somebody who books on it.
+        """
 
     @property
     def skip_locked(self) -> str:

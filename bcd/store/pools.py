@@ -158,3 +158,40 @@ def changes_since(
         if found.get(row["node_id"]) != "node":
             found[row["node_id"]] = row["what"]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full a pool is now: nodes, those that take bookings, whole GPUs on them, free ones."""
+
+    nodes: int = 0
+    schedulable: int = 0
+    devices: int = 0
+    free: int = 0
+
+
+def usage(tx: Transaction, pool_id: PoolId, now_ms: int) -> Usage:
+    """Count a pool's nodes, and the whole GPUs that could be booked on the schedulable ones."""
+    counted = tx.one(
+        "SELECT count(*) AS nodes, coalesce(sum(CASE WHEN ready = 1 AND trusted = 1"
+        " AND reachable = 1 AND cordoned = 0 THEN 1 ELSE 0 END), 0) AS schedulable"
+        " FROM nodes WHERE pool_id = :pool_id",
+        pool_id=pool_id,
+    )
+    devices = tx.one(
+        "SELECT count(*) AS devices, coalesce(sum(CASE WHEN EXISTS (SELECT 1 FROM bookings b"
+        " WHERE b.gpu_id = a.gpu_id AND b.start_ms <= :now_ms AND b.end_ms > :now_ms)"
+        " THEN 0 ELSE 1 END), 0) AS free FROM atoms a JOIN nodes n ON n.id = a.node_id"
+        " WHERE n.pool_id = :pool_id AND a.class = 'gpu' AND a.bookable = 1 AND n.ready = 1"
+        " AND n.trusted = 1 AND n.reachable = 1 AND n.cordoned = 0",
+        pool_id=pool_id,
+        now_ms=now_ms,
+    )
+    assert counted is not None
+    assert devices is not None
+    return Usage(
+        int(counted["nodes"]),
+        int(counted["schedulable"]),
+        int(devices["devices"]),
+        int(devices["free"]),
+    )

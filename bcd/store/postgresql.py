@@ -57,7 +57,7 @@ _LOST_RACE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailu
 class PostgresqlTransaction:
     """See Transaction."""
 
-    for_update = " FOR UPDATE"
+    for_update = " FOR NO KEY UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
     def __init__(self, connection: _Connection, clock: SteadyClock) -> None:

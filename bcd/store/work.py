@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bcd.store.database import Transaction
 
 LEASE_MS = 30_000
+TICK_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,19 @@ class Claim:
     attempts: int
 
 
-def schedule(tx: Transaction, key: str, wake_ms: int) -> None:
-    """Set a subject's next moment, whatever it was; fences a worker that holds it."""
+def schedule(tx: Transaction, key: str, wake_ms: int, *, soon: bool = True) -> None:
+    """Set a subject's next moment, whatever it was; fences a worker that holds it.
+
+    Workers look at the queue every second anyway: without ``soon`` nobody is woken.
+    """
     tx.run(
         "INSERT INTO work (key, wake_ms) VALUES (:key, :wake_ms) ON CONFLICT (key) DO UPDATE SET"
         " wake_ms = excluded.wake_ms, attempts = 0, lock_token = NULL, lock_until_ms = 0",
         key=key,
         wake_ms=wake_ms,
     )
-    tx.wake("work")
+    if soon:
+        tx.wake("work")
 
 
 def poke(tx: Transaction, key: str, wake_ms: int) -> None:

@@ -11,7 +11,7 @@ NOW = 2_000_000_000_000
 
 
 def schedule(tx: Transaction, key: str, wake_ms: int) -> None:
-    work.schedule(tx, key, wake_ms, NOW)
+    work.schedule(tx, key, wake_ms)
 
 
 async def claim_all(database: Database, limit: int = 100) -> list[Claim]:

@@ -174,7 +174,7 @@ CREATE TABLE bookings (
   end_ms INTEGER NOT NULL,
   CHECK (start_ms < end_ms)
 ) STRICT;
-CREATE INDEX bookings_by_allocation ON bookings (allocation_id);
+CREATE INDEX bookings_by_reservation ON bookings (reservation_id);
 CREATE INDEX bookings_by_node ON bookings (node_id, end_ms);
 
 CREATE TABLE quotas (
