@@ -1,0 +1,53 @@
+"""What a policy sees of a reservation: the whole request as attributes (spec 4.2). Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bcd.model.reservation import Request
+from bcd.model.units import HOUR_MS
+from bcd.placer.admission.quota import gpu_equivalents
+
+ANY_MODEL = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Cedar attributes and tags of one reservation."""
+
+    attrs: Mapping[str, Any]
+    tags: Mapping[str, int]
+
+
+def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> Attributes:
+    """The resource of a decision; hours and GPUs are rounded up, Cedar has no fractions."""
+    tags: Counter[str] = Counter()
+    for ask in request.devices:
+        tags[f"class:{ask.device_class}"] += ask.count
+        tags[f"model:{ask.model or ANY_MODEL}"] += ask.count
+    duration_ms = request.duration_ms
+    return Attributes(
+        attrs={
+            "tenant": tenant_id,
+            "owner": owner,
+            "pool": request.pool_id,
+            "region": region,
+            "gpus": math.ceil(gpu_equivalents(request)),
+            "classes": sorted({ask.device_class.value for ask in request.devices}),
+            "models": sorted({ask.model or ANY_MODEL for ask in request.devices}),
+            "durationHours": -(-duration_ms // HOUR_MS),
+            "durationMs": duration_ms,
+            "startMs": 0,
+            "spot": False,
+            "binding": request.binding.value,
+            "gangSize": 1,
+            "topologies": sorted({ask.topology.value for ask in request.devices}),
+            "vcpu": 0,
+            "memoryGiB": 0,
+            "leaseSeconds": 0,
+            "labels": sorted(f"{key}={value}" for key, value in request.labels.items()),
+        },
+        tags=tags,
+    )

@@ -1,0 +1,174 @@
+"""The policy: may this caller do this to that reservation? Files in the Cedar language.
+
+Cedar skips a rule whose condition errors, also a forbidding one, so only Allow without any
+diagnostic error is an allowance. Policies are validated against our schema when they are loaded.
+Decisions run outside every transaction.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Any, Protocol
+
+import cedarpy
+
+from bcd.model.caller import Caller
+from bcd.model.errors import BadConfiguration
+from bcd.placer.admission.attributes import Attributes
+
+logger = logging.getLogger(__name__)
+
+_MAX_POLICY_BYTES = 1 << 20
+# A cap is named when the decision turns with this one attribute at its most modest value.
+_MODEST: Mapping[str, Mapping[str, object]] = {
+    "gpus": {"gpus": 0},
+    "duration": {"durationHours": 0, "durationMs": 0},
+    "models": {"models": []},
+    "classes": {"classes": []},
+    "topologies": {"topologies": []},
+    "labels": {"labels": []},
+}
+
+
+class Action(StrEnum):
+    """The actions that tenants' policies name (spec 4.3)."""
+
+    CREATE = "compute:reservations:create"
+    RELEASE = "compute:reservations:release"
+    READ = "compute:reservations:read"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Refused; ``rules`` are ids of forbidding policies, ``caps`` attributes that were too much."""
+
+    rules: tuple[str, ...] = ()
+    caps: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Why, for people."""
+        parts = []
+        if self.rules:
+            parts.append(f"forbidden by {', '.join(self.rules)}")
+        if self.caps:
+            parts.append(f"over the cap on {', '.join(self.caps)}")
+        return "; ".join(parts) or "no policy permits it"
+
+
+Decision = Allowed | Denied
+
+
+class Policy(Protocol):
+    """Decides; never called inside a transaction."""
+
+    def decide(self, caller: Caller, action: Action, resource: Attributes) -> Decision:
+        """Whether the caller may do this."""
+
+
+class CedarPolicy:
+    """Policies of one folder (``*.cedar``), or the default: everybody within their own tenants.
+
+    Raises BadConfiguration naming the file for policies that do not parse or do not fit the schema.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        own = resources.files("bcd.placer.admission").joinpath("policies")
+        schema = own.joinpath("schema.cedarschema").read_text("utf-8")
+        self._schema = cedarpy.Schema.from_str(schema)
+        if folder is None:
+            text = own.joinpath("default.cedar").read_text("utf-8")
+        else:
+            text = _read_folder(folder, self._schema)
+        self._policies = cedarpy.PolicySet.from_str(text)
+
+    def decide(self, caller: Caller, action: Action, resource: Attributes) -> Decision:
+        """See Policy. A rule that errors refuses, and is logged as a policy error."""
+        result = self._ask(caller, action, resource.attrs, resource.tags)
+        if result.diagnostics.errors:
+            # The texts repeat the entities: for operators only.
+            logger.error("policy error", extra={"errors": result.diagnostics.errors})
+        elif result.decision is cedarpy.Decision.Allow:
+            return Allowed()
+        names = result.diagnostics.id_annotations_by_reason
+        rules = tuple(names.get(reason, reason) for reason in result.diagnostics.reasons)
+        return Denied(rules, self._failed_caps(caller, action, resource))
+
+    def _failed_caps(self, caller: Caller, action: Action, resource: Attributes) -> tuple[str, ...]:
+        failed = []
+        for name, modest in _MODEST.items():
+            attrs = {**resource.attrs, **modest}
+            tags = {} if name in ("gpus", "models", "classes") else resource.tags
+            result = self._ask(caller, action, attrs, tags)
+            if result.decision is cedarpy.Decision.Allow and not result.diagnostics.errors:
+                failed.append(name)
+        return tuple(failed)
+
+    def _ask(
+        self,
+        caller: Caller,
+        action: Action,
+        attrs: Mapping[str, Any],
+        tags: Mapping[str, int],
+    ) -> cedarpy.AuthzResult:
+        user = {"type": "Compute::User", "id": caller.identity}
+        reservation = {"type": "Compute::Reservation", "id": "asked"}
+        groups = [{"type": "Compute::Group", "id": group} for group in sorted(caller.groups)]
+        entities: list[dict[str, Any]] = [
+            {"uid": user, "attrs": _user_attributes(caller), "parents": groups},
+            {"uid": reservation, "attrs": dict(attrs), "parents": [], "tags": dict(tags)},
+            *({"uid": group, "attrs": {}, "parents": []} for group in groups),
+        ]
+        request = {
+            "principal": user,
+            "action": {"type": "Compute::Action", "id": action.value},
+            "resource": reservation,
+            "context": {"confirmation": ""},
+        }
+        return cedarpy.is_authorized(request, self._policies, json.dumps(entities), self._schema)
+
+
+def _user_attributes(caller: Caller) -> Mapping[str, Any]:
+    return {
+        "issuer": caller.issuer,
+        "subject": caller.subject,
+        "actor": caller.actor,
+        "delegated": bool(caller.actor),
+        "tenants": sorted(caller.tenants),
+    }
+
+
+def _read_folder(folder: Path, schema: cedarpy.Schema) -> str:
+    texts: list[str] = []
+    for path in _policy_files(folder):
+        text = path.read_text("utf-8", errors="replace")
+        if len(text) > _MAX_POLICY_BYTES:
+            raise BadConfiguration(f"{path}: is larger than {_MAX_POLICY_BYTES} bytes")
+        try:
+            result = cedarpy.validate_policies(text, schema)
+        except ValueError as error:
+            raise BadConfiguration(f"{path}: is not Cedar: {error}") from error
+        if not result.validation_passed:
+            first = "; ".join(str(error) for error in list(result.errors)[:3])
+            raise BadConfiguration(f"{path}: does not fit the schema: {first}")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _policy_files(folder: Path) -> Sequence[Path]:
+    files = sorted(folder.glob("*.cedar"))
+    if not files:
+        raise BadConfiguration(
+            f"{folder}: has no *.cedar file, which would refuse everything; put policies there "
+            "or remove the setting policy.folder"
+        )
+    return files

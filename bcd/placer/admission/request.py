@@ -1,0 +1,178 @@
+"""Validates a create into its normal form, its hash and its deterministic id. Pure.
+
+The input is a JSON-like document, whichever way it came in; every refusal names the field's path
+and the rule.
+"""
+
+import hashlib
+import re
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from bcd.model.assignment import Binding
+from bcd.model.caller import Caller
+from bcd.model.device import DeviceClass
+from bcd.model.errors import InvalidInput, Unsupported
+from bcd.model.ids import PoolId, ReservationId, parse_type_id
+from bcd.model.reservation import DeviceAsk, Request, Topology
+from bcd.model.units import parse_duration_ms
+
+MAX_WAIT_MS = 30_000
+_BINDINGS = ("hold", "kubernetes", "node", "instance")
+
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class _Strict(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What every part of the input shares."""
+
+
+class _DeviceInput(_Strict):
+    device_class: DeviceClass = msgspec.field(name="class")
+    count: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    topology: Topology = Topology.ANY
+    model: Text = ""
+    profile: Text = ""
+
+
+class _ResourcesInput(_Strict):
+    vcpu: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    memory_gib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = msgspec.field(
+        default=0, name="memoryGiB"
+    )
+    hugepages_1gi: Annotated[int, msgspec.Meta(ge=0, le=65536)] = msgspec.field(
+        default=0, name="hugepages1Gi"
+    )
+
+
+class _GangInput(_Strict):
+    size: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+
+
+class _NodeInput(_Strict):
+    profile_id: Id
+    profile_version: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class _WaitInput(_Strict):
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _CreateInput(_Strict):
+    tenant_id: Id
+    pool_id: Id
+    devices: Annotated[tuple[_DeviceInput, ...], msgspec.Meta(min_length=1, max_length=8)]
+    duration: str
+    idempotency_key: Id
+    start: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    binding: str = Binding.HOLD
+    resources: _ResourcesInput | None = None
+    gang: _GangInput | None = None
+    spot: bool = False
+    lease_seconds: Annotated[int, msgspec.Meta(ge=1, le=31_536_000)] | None = None
+    labels: Annotated[dict[Id, Text], msgspec.Meta(max_length=32)] = {}
+    node: _NodeInput | None = None
+    wait: _WaitInput | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """A validated create; ``wait_ms`` is capped at 30 seconds."""
+
+    tenant_id: str
+    idempotency_key: str
+    request: Request
+    wait_ms: int
+    dry_run: bool
+
+
+def parse_create(document: Mapping[str, Any]) -> Create:
+    """The normal form of a create; raises InvalidInput or Unsupported naming the field."""
+    try:
+        given = msgspec.convert(document, _CreateInput)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from error
+    _refuse_unsupported(given)
+    return Create(
+        tenant_id=given.tenant_id,
+        idempotency_key=given.idempotency_key,
+        request=Request(
+            pool_id=PoolId(parse_type_id("pool", given.pool_id, "poolId")),
+            devices=tuple(_ask(device) for device in given.devices),
+            duration=f"{parse_duration_ms(given.duration)}ms",
+            binding=Binding(given.binding),
+            labels=dict(sorted(given.labels.items())),
+        ),
+        wait_ms=0 if given.wait is None else min(given.wait.timeout_ms, MAX_WAIT_MS),
+        dry_run=given.dry_run,
+    )
+
+
+def _ask(device: _DeviceInput) -> DeviceAsk:
+    return DeviceAsk(
+        device_class=device.device_class,
+        count=device.count,
+        topology=device.topology,
+        model=device.model,
+        profile=device.profile,
+    )
+
+
+def _refuse_unsupported(given: _CreateInput) -> None:
+    if given.binding not in _BINDINGS:
+        raise InvalidInput("binding", f"must be one of {', '.join(_BINDINGS)}")
+    absent = {
+        "binding": given.binding != Binding.HOLD,
+        "start": given.start is not None,
+        "resources": given.resources is not None,
+        "gang": given.gang is not None,
+        "spot": given.spot,
+        "leaseSeconds": given.lease_seconds is not None,
+        "node": given.node is not None,
+    }
+    for position, device in enumerate(given.devices):
+        absent[f"devices[{position}].class"] = device.device_class is DeviceClass.SLOT
+    for field, used in absent.items():
+        if used:
+            value = f" {given.binding}" if field == "binding" else ""
+            raise Unsupported(f"{field}{value} is not supported yet; leave it out", field=field)
+
+
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`\Z", re.DOTALL)
+_NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
+_MAX_FIELD = 256
+
+
+def _invalid(message: str) -> InvalidInput:
+    """msgspec's sentence, taken apart into the field's path and the rule."""
+    match = _AT.match(message)
+    rule, path = (match[1], match[2]) if match else (message, "")
+    named = _NAMED.match(rule)
+    if named:
+        path = f"{path}.{named[2]}" if path else named[2]
+        rule = "is not a known field" if "unknown" in named[1] else "is required"
+    return InvalidInput(path[:_MAX_FIELD], rule[:1024])
+
+
+def request_hash(request: Request) -> str:
+    """Lower-case hex SHA-256 of the request's canonical JSON (spec 3.2)."""
+    return hashlib.sha256(msgspec.json.encode(request, order="sorted")).hexdigest()
+
+
+def reservation_id(tenant_id: str, caller: Caller, idempotency_key: str) -> ReservationId:
+    """``rsv_`` and the base32 SHA-256 of tenant, caller identity and key (spec 3.1)."""
+    digest = hashlib.sha256()
+    for part in (tenant_id, *_identity_parts(caller), idempotency_key):
+        encoded = part.encode()
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return ReservationId("rsv_" + b32encode(digest.digest()).decode().rstrip("=").lower())
+
+
+def _identity_parts(caller: Caller) -> tuple[str, str, str]:
+    return (caller.issuer, caller.subject, caller.actor)

@@ -1,0 +1,67 @@
+"""The API's edge: who calls, what they sent, and how a failure leaves.
+
+Handlers take (caller, message) and return a message or raise a BcdError; no traceback and no
+internal text reaches a caller.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from bcd.model.caller import Caller
+from bcd.model.errors import AccessDenied, BcdError, InvalidInput, Reason, Unauthenticated
+from bcd.placer.pki.issuer import Issuer
+from bcd.wire.status import encode_error
+from bcd.wire.unknown import unknown_field
+
+logger = logging.getLogger(__name__)
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+Handler = Callable[[Caller, Q], Awaitable[A]]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_BEARER = "Bearer "
+
+
+class Edge:
+    """Runs handlers for verified callers."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self._issuer = issuer
+
+    async def serve(self, handler: Handler[Q, A], request: Q, context: Context) -> A:
+        """Run a handler; its errors become the call's status."""
+        try:
+            caller = self._caller(context)
+            unknown = unknown_field(request)
+            if unknown is not None:
+                raise InvalidInput(unknown, "is not a known field")
+            return await handler(caller, request)
+        except BcdError as error:
+            if error.reason in (Reason.INTERNAL, Reason.UNAVAILABLE):
+                logger.warning("call failed", extra={"error": error.message})
+            await _abort(context, error)
+        except Exception:
+            logger.exception("call failed")
+            await _abort(context, BcdError("internal error; the server's log has the cause"))
+
+    def _caller(self, context: Context) -> Caller:
+        for key, value in context.invocation_metadata() or ():
+            if key == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
+                return self._issuer.caller_of(value.removeprefix(_BEARER))
+        raise Unauthenticated("the call carries no bearer token; get one and set it")
+
+
+async def _abort(context: Context, error: BcdError) -> NoReturn:
+    await context.abort_with_status(encode_error(error))
+    raise AssertionError("abort returns never")
+
+
+def require_admin(caller: Caller) -> None:
+    """Raises AccessDenied unless the caller administers the installation."""
+    if not caller.admin:
+        raise AccessDenied("only an administrator may do this; use an administrator's token")

@@ -1,0 +1,191 @@
+"""The tenants' service: create, get, list, release, cancel."""
+
+from dataclasses import dataclass
+
+from bcd.model.caller import Caller
+from bcd.model.errors import AccessDenied, InvalidInput, NotFound
+from bcd.model.ids import PoolId, ReservationId, is_reservation_id
+from bcd.model.reservation import TERMINAL, Reservation, State
+from bcd.placer.admission.attributes import attributes_of
+from bcd.placer.admission.create import Admission
+from bcd.placer.admission.policy import Action, Denied, Policy
+from bcd.placer.api.edge import Context, Edge
+from bcd.placer.api.wait import wait_for_operation
+from bcd.placer.lifecycle import apply
+from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.transitions import Trigger
+from bcd.placer.pki.command import CommandSigner
+from bcd.store import pools, reservations
+from bcd.store.database import Database, Transaction
+from bcd.store.reservations import Filter, StoredReservation
+from bcd.wire.compute.v1 import reservations_pb2 as pb
+from bcd.wire.compute.v1 import reservations_pb2_grpc
+from bcd.wire.document import to_document
+from bcd.wire.reservation import encode_reservation
+
+_DEFAULT_PAGE = 50
+_MAX_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationCalls:
+    """The five calls, for verified callers."""
+
+    database: Database
+    admission: Admission
+    policy: Policy
+    signer: CommandSigner
+
+    async def create(
+        self, caller: Caller, request: pb.CreateReservationRequest
+    ) -> pb.CreateReservationResponse:
+        """Admit a request; waits for a queued one as long as it asks."""
+        create, made = await self.admission.create(caller, to_document(request))
+        if not create.dry_run:
+            made = await wait_for_operation(self.database, made, create.wait_ms)
+        return pb.CreateReservationResponse(reservation=encode_reservation(made))
+
+    async def get(
+        self, caller: Caller, request: pb.GetReservationRequest
+    ) -> pb.GetReservationResponse:
+        """One reservation of the caller's tenant."""
+        row, view = await self._seen(caller, request.tenant_id, request.reservation_id)
+        await self._permit(caller, Action.READ, row)
+        return pb.GetReservationResponse(reservation=encode_reservation(view))
+
+    async def list(
+        self, caller: Caller, request: pb.ListReservationsRequest
+    ) -> pb.ListReservationsResponse:
+        """A page, newest first, of what the caller may read."""
+        limit = request.limit if request.HasField("limit") else _DEFAULT_PAGE
+        wanted = _filter(caller, request, limit)
+        after = ReservationId(request.cursor) if request.cursor else None
+        rows, regions = await self.database.read(_page, wanted, after, limit)
+        shown = [
+            encode_reservation(view)
+            for row, view in rows
+            if self._may(caller, Action.READ, row, regions[row.pool_id])
+        ]
+        full = len(rows) == limit
+        return pb.ListReservationsResponse(
+            reservations=shown, next_cursor=rows[-1][0].id if rows and full else ""
+        )
+
+    async def release(
+        self, caller: Caller, request: pb.ReleaseReservationRequest
+    ) -> pb.ReleaseReservationResponse:
+        """End a reservation now; a terminal one stays as it is."""
+        row, _ = await self._seen(caller, request.tenant_id, request.reservation_id)
+        await self._permit(caller, Action.RELEASE, row)
+        view = await self.database.write(self._end, row, Trigger.RELEASED)
+        return pb.ReleaseReservationResponse(reservation=encode_reservation(view))
+
+    async def cancel(
+        self, caller: Caller, request: pb.CancelReservationRequest
+    ) -> pb.CancelReservationResponse:
+        """Withdraw a reservation that has not started; raises InvalidState otherwise."""
+        row, _ = await self._seen(caller, request.tenant_id, request.reservation_id)
+        await self._permit(caller, Action.RELEASE, row)
+        view = await self.database.write(self._end, row, Trigger.CANCELLED)
+        return pb.CancelReservationResponse(reservation=encode_reservation(view))
+
+    def _end(self, tx: Transaction, seen: StoredReservation, trigger: Trigger) -> Reservation:
+        hand = Hand(tx, pools.lock(tx, seen.pool_id), self.signer)
+        row = reservations.lock(tx, seen.id)
+        assert row is not None
+        if not (trigger is Trigger.RELEASED and row.state in TERMINAL):
+            row = apply.move(hand, row, trigger, bind_deadline_ms=None)
+        return reservations.view(tx, row)
+
+    async def _seen(
+        self, caller: Caller, tenant_id: str, reservation_id: str
+    ) -> tuple[StoredReservation, Reservation]:
+        """What the caller may know of; anything else is not found."""
+        missing = NotFound(
+            f"there is no reservation {reservation_id[:64]}", reservationId=reservation_id[:64]
+        )
+        if tenant_id not in caller.tenants or not is_reservation_id(reservation_id):
+            raise missing
+        found = await self.database.read(_find, ReservationId(reservation_id))
+        if found is None or found[0].tenant_id != tenant_id or found[0].state is State.DRAFT:
+            raise missing
+        return found
+
+    async def _permit(self, caller: Caller, action: Action, row: StoredReservation) -> None:
+        pool = await self.database.read(pools.get, row.pool_id)
+        if not self._may(caller, action, row, pool.region):
+            raise AccessDenied(f"the policy refuses {action.value} on {row.id}")
+
+    def _may(self, caller: Caller, action: Action, row: StoredReservation, region: str) -> bool:
+        attributes = attributes_of(row.tenant_id, row.owner, region, row.request)
+        return not isinstance(self.policy.decide(caller, action, attributes), Denied)
+
+
+def _find(
+    tx: Transaction, reservation_id: ReservationId
+) -> tuple[StoredReservation, Reservation] | None:
+    row = reservations.get(tx, reservation_id)
+    return None if row is None else (row, reservations.view(tx, row))
+
+
+def _page(
+    tx: Transaction, wanted: Filter, after: ReservationId | None, limit: int
+) -> tuple[list[tuple[StoredReservation, Reservation]], dict[PoolId, str]]:
+    rows = reservations.page(tx, wanted, after, limit)
+    regions = {pool_id: pools.get(tx, pool_id).region for pool_id in {r.pool_id for r in rows}}
+    return [(row, reservations.view(tx, row)) for row in rows], regions
+
+
+def _filter(caller: Caller, request: pb.ListReservationsRequest, limit: int) -> Filter:
+    if request.tenant_id not in caller.tenants:
+        raise AccessDenied(
+            f"the token is not for tenant {request.tenant_id[:64]}",
+            tenantId=request.tenant_id[:64],
+        )
+    if request.scope not in ("", "mine", "all"):
+        raise InvalidInput("scope", "must be mine or all")
+    if not 1 <= limit <= _MAX_PAGE:
+        raise InvalidInput("limit", f"must be 1 to {_MAX_PAGE}")
+    if request.state and request.state not in tuple(State):
+        raise InvalidInput("state", f"must be one of {', '.join(State)}")
+    if request.cursor and not is_reservation_id(request.cursor):
+        raise InvalidInput("cursor", "must be the last id of the page before")
+    return Filter(
+        tenant_id=request.tenant_id,
+        owner="" if request.scope == "all" else caller.owner,
+        state=request.state,
+        pool_id=request.pool_id,
+    )
+
+
+class ReservationsServicer(reservations_pb2_grpc.ReservationsServiceServicer):
+    """The generated service's methods, each through the edge."""
+
+    def __init__(self, edge: Edge, calls: ReservationCalls) -> None:
+        self._edge = edge
+        self._calls = calls
+
+    async def CreateReservation(  # noqa: N802 - the service's name
+        self, request: pb.CreateReservationRequest, context: Context
+    ) -> pb.CreateReservationResponse:
+        return await self._edge.serve(self._calls.create, request, context)
+
+    async def GetReservation(  # noqa: N802
+        self, request: pb.GetReservationRequest, context: Context
+    ) -> pb.GetReservationResponse:
+        return await self._edge.serve(self._calls.get, request, context)
+
+    async def ListReservations(  # noqa: N802
+        self, request: pb.ListReservationsRequest, context: Context
+    ) -> pb.ListReservationsResponse:
+        return await self._edge.serve(self._calls.list, request, context)
+
+    async def ReleaseReservation(  # noqa: N802
+        self, request: pb.ReleaseReservationRequest, context: Context
+    ) -> pb.ReleaseReservationResponse:
+        return await self._edge.serve(self._calls.release, request, context)
+
+    async def CancelReservation(  # noqa: N802
+        self, request: pb.CancelReservationRequest, context: Context
+    ) -> pb.CancelReservationResponse:
+        return await self._edge.serve(self._calls.cancel, request, context)

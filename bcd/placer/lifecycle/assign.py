@@ -1,0 +1,47 @@
+"""Signs and stores nodes' desired states, in the transaction that changed their allocations."""
+
+from collections.abc import Iterable
+
+from bcd.model.assignment import Assignment
+from bcd.model.ids import NodeId
+from bcd.placer.lifecycle.desired import desired_state
+from bcd.placer.pki.command import CommandSigner
+from bcd.store import allocations, control, desired_states, nodes, pools
+from bcd.store.database import Transaction
+from bcd.store.desired_states import StoredState
+
+
+def assign(tx: Transaction, signer: CommandSigner, node_ids: Iterable[NodeId]) -> None:
+    """Give each node a new generation with what its allocations call for now.
+
+    Nodes go in sorted order: two transactions never wait for each other crosswise.
+    """
+    epoch = control.epoch(tx)
+    for node_id in sorted(set(node_ids)):
+        generation = desired_states.generation(tx, node_id) + 1
+        pool = pools.get(tx, nodes.get(tx, node_id).pool_id)
+        state = desired_state(
+            node_id,
+            (epoch, generation),
+            pool.policy,
+            (
+                Assignment(
+                    allocation_id=allocation.id,
+                    devices=allocation.devices,
+                    until_ms=allocation.until_ms,
+                )
+                for allocation in allocations.on_node(tx, node_id)
+            ),
+        )
+        signed = signer.sign(state)
+        desired_states.save(
+            tx,
+            StoredState(
+                node_id=node_id,
+                epoch=epoch,
+                generation=generation,
+                hash=signed.hash,
+                key_id=signed.key_id,
+                signed=signed.frame,
+            ),
+        )

@@ -1,0 +1,210 @@
+"""Drives one reservation from its facts, in one transaction under its pool's lock."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from bcd.model.ids import NodeId, ReservationId
+from bcd.model.report import Bound, Failed, Released
+from bcd.model.reservation import TERMINAL, HoldBinding, State
+from bcd.placer.lifecycle import apply
+from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.attestation import parse_envelope
+from bcd.placer.lifecycle.decide import (
+    Activate,
+    AllocationFacts,
+    Decision,
+    End,
+    Facts,
+    GiveUp,
+    Nothing,
+    Replace,
+    SetConditions,
+    Start,
+    decide,
+)
+from bcd.placer.lifecycle.transitions import Trigger, next_wake_ms
+from bcd.placer.pki.command import CommandSigner
+from bcd.placer.placement.booking import Placements
+from bcd.store import allocations, atoms, nodes, pools, reports, reservations, work
+from bcd.store.allocations import Allocation, AllocationState, Evidence
+from bcd.store.database import Transaction
+from bcd.store.reports import COUNTED, StoredReport
+from bcd.store.reservations import StoredReservation
+from bcd.store.work import Claim
+from bcd.wire.report import decode_report
+
+_MAX_STEPS = 8
+_LIVE = frozenset({State.PLACED, State.BINDING, State.ACTIVE})
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciler:
+    """What reconciling needs beside the transaction."""
+
+    placements: Placements
+    signer: CommandSigner
+
+    def reconcile(self, tx: Transaction, claim: Claim) -> None:
+        """Bring one reservation as far as its facts carry it, and set its next moment.
+
+        Does nothing when the claim was fenced meanwhile: then the subject comes up again.
+        """
+        known = reservations.get(tx, ReservationId(claim.key))
+        if known is None:
+            work.drop(tx, claim.key)
+            return
+        hand = Hand(tx, pools.lock(tx, known.pool_id), self.signer)
+        row = reservations.lock(tx, known.id)
+        if row is None or not work.holds(tx, claim):
+            return
+        for _ in range(_MAX_STEPS):
+            if row.state not in _LIVE:
+                break
+            row, failures = _take_in_reports(hand, row)
+            decision = decide(_facts(hand, row, failures), hand.held.now_ms)
+            if isinstance(decision, Nothing):
+                break
+            row = self._carry_out(hand, row, decision)
+        _settle(hand, row)
+
+    def _carry_out(
+        self, hand: Hand, row: StoredReservation, decision: Decision
+    ) -> StoredReservation:
+        match decision:
+            case Start():
+                return apply.start(hand, row)
+            case Activate():
+                return apply.move(hand, row, Trigger.BOUND, bind_deadline_ms=None, conditions=())
+            case Replace(reason):
+                return self._replace(hand, row, reason)
+            case GiveUp(reason):
+                return apply.move(
+                    hand,
+                    row,
+                    Trigger.GAVE_UP,
+                    {"reason": reason},
+                    attempts=row.attempts + 1,
+                    bind_deadline_ms=None,
+                )
+            case End():
+                return apply.move(hand, row, Trigger.ENDED, bind_deadline_ms=None)
+            case SetConditions(conditions):
+                return reservations.save(hand.tx, row, conditions=conditions)
+            case Nothing():
+                return row
+
+    def _replace(self, hand: Hand, row: StoredReservation, reason: str) -> StoredReservation:
+        failed = frozenset(a.node_id for a in allocations.live(hand.tx, row.id))
+        apply.free(hand, row)
+        outcome = self.placements.place(hand.tx, hand.held, row.id, row.request, failed)
+        return apply.place(hand, row, outcome, attempts=row.attempts + 1)
+
+
+def _take_in_reports(
+    hand: Hand, row: StoredReservation
+) -> tuple[StoredReservation, dict[str, str]]:
+    """Apply judged reports to the allocations; returns the failures by allocation.
+
+    A report that arrived while the reservation is still placed waits for its start.
+    """
+    if row.state is State.PLACED:
+        return row, {}
+    failures: dict[str, str] = {}
+    mine = {a.id: a for a in allocations.live(hand.tx, row.id)}
+    found = reports.unapplied(hand.tx, tuple(mine))
+    bound_before = _bound(mine.values())
+    for stored in found:
+        allocation = mine[stored.allocation_id]
+        after, failure = _outcome(hand.tx, allocation, stored)
+        mine[allocation.id] = after
+        if failure:
+            failures[allocation.id] = failure
+        else:
+            failures.pop(allocation.id, None)
+    reports.applied(hand.tx, [stored.id for stored in found], hand.held.now_ms)
+    if found and row.state is State.ACTIVE and _bound(mine.values()) != bound_before:
+        row = reservations.save(hand.tx, row)  # the bindings that the API shows changed
+    return row, failures
+
+
+def _bound(mine: Iterable[Allocation]) -> frozenset[str]:
+    return frozenset(a.id for a in mine if a.state is AllocationState.BOUND)
+
+
+def _outcome(
+    tx: Transaction, allocation: Allocation, stored: StoredReport
+) -> tuple[Allocation, str]:
+    """The allocation after one report, and why its bind failed, if it did."""
+    if stored.verdict != COUNTED:
+        return _lose(tx, allocation), ""
+    envelope = parse_envelope(stored.envelope)
+    assert envelope is not None
+    match decode_report(envelope.payload).outcome:
+        case Bound(cdi_devices, env_file, cgroup_parent):
+            binding = HoldBinding(
+                allocation_id=allocation.id,
+                node_id=allocation.node_id,
+                cdi_devices=cdi_devices,
+                env_file=env_file,
+                cgroup_parent=cgroup_parent,
+            )
+            evidence = Evidence(stored.envelope, envelope.key_id, envelope.signature)
+            allocations.bind(tx, allocation.id, binding, evidence)
+            return replace(allocation, state=AllocationState.BOUND), ""
+        case Failed(reason, message):
+            if allocation.state is AllocationState.ASSIGNED:
+                return allocation, f"{reason}: {message}" if message else reason
+            return _lose(tx, allocation), ""
+        case Released():
+            return _lose(tx, allocation), ""
+
+
+def _lose(tx: Transaction, allocation: Allocation) -> Allocation:
+    if allocation.state is not AllocationState.BOUND:
+        return allocation
+    allocations.set_state(tx, allocation.id, AllocationState.LOST)
+    return replace(allocation, state=AllocationState.LOST)
+
+
+def _facts(hand: Hand, row: StoredReservation, failures: dict[str, str]) -> Facts:
+    assert row.during is not None
+    return Facts(
+        state=row.state,
+        during=row.during,
+        attempts=row.attempts,
+        bind_deadline_ms=row.bind_deadline_ms,
+        conditions=row.conditions,
+        allocations=tuple(
+            AllocationFacts(
+                node_id=allocation.node_id,
+                bound=allocation.state is AllocationState.BOUND,
+                lost=allocation.state is AllocationState.LOST,
+                failure=failures.get(allocation.id, ""),
+                reachable=nodes.get(hand.tx, allocation.node_id).reachable,
+                unhealthy=_unhealthy(hand.tx, allocation),
+            )
+            for allocation in allocations.live(hand.tx, row.id)
+        ),
+    )
+
+
+def _unhealthy(tx: Transaction, allocation: Allocation) -> tuple[str, ...]:
+    held = {(device.id, device.device_class) for device in allocation.devices}
+    return tuple(
+        f"{atom.uuid} is {atom.health} ({atom.health_reason or 'no reason given'})"
+        for atom in atoms.on_node(tx, NodeId(allocation.node_id))
+        if (atom.uuid, atom.device_class) in held and atom.health != "healthy"
+    )
+
+
+def _settle(hand: Hand, row: StoredReservation) -> None:
+    """Set the next moment of what stays; moves have set it themselves when they happened."""
+    if row.state in TERMINAL:
+        work.drop(hand.tx, row.id)
+        return
+    wake_ms = next_wake_ms(row.state, row.during, row.bind_deadline_ms, hand.held.now_ms)
+    if wake_ms is None:
+        work.drop(hand.tx, row.id)
+    else:
+        soon = wake_ms < hand.held.now_ms + work.TICK_MS
+        work.schedule(hand.tx, row.id, wake_ms, soon=soon)

@@ -1,0 +1,64 @@
+"""A loop that runs a pass when it is woken and at every tick, and survives a failing pass."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from bcd.store.database import Database
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """Runs ``pass_once`` on wake-ups of the topics and at least every ``tick_s`` seconds.
+
+    ``pass_once`` returns how many seconds the loop may rest at most, or None for a whole tick. It
+    is the pass boundary: whatever it raises is logged, and the next pass observes again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        database: Database,
+        topics: Sequence[str],
+        pass_once: Callable[[], Awaitable[float | None]],
+        tick_s: float,
+    ) -> None:
+        self._name = name
+        self._database = database
+        self._topics = topics
+        self._pass_once = pass_once
+        self._tick_s = tick_s
+        self._woken = asyncio.Event()
+
+    def wake(self, _key: str = "") -> None:
+        """Run a pass soon."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Loop until cancelled."""
+        stops = [self._database.wakes.listen(topic, self.wake) for topic in self._topics]
+        try:
+            while True:
+                self._woken.clear()
+                rest_s = await self._one_pass()
+                if not self._woken.is_set():
+                    await self._rest(max(0.0, min(rest_s, self._tick_s)))
+        finally:
+            for stop in stops:
+                stop()
+
+    async def _one_pass(self) -> float:
+        try:
+            rest_s = await self._pass_once()
+        except Exception:
+            logger.exception("pass failed; the next one observes again", extra={"loop": self._name})
+            return min(self._tick_s, 1.0)
+        return self._tick_s if rest_s is None else rest_s
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,135 @@
+"""Answers enrolments and renewals that gateways relay; trusts nothing but tokens and old keys."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cryptography import x509
+from google.protobuf.message import DecodeError
+
+from bcd.placer.pki.authority import Authority, Issued, names_of, role_of
+from bcd.placer.pki.join import authentic
+from bcd.signing import certificates as x509_profile
+from bcd.signing.envelope import PayloadType, opens
+from bcd.signing.keys import key_id
+from bcd.store import certificates, enrolments, events, nodes
+from bcd.store.certificates import IssuedCertificate
+from bcd.store.database import Transaction
+from bcd.store.enrolments import Answer, Enrolment
+from bcd.wire.node.v1 import enrollment_pb2 as pb
+from bcd.wire.node.v1 import envelope_pb2
+
+M = TypeVar("M", pb.EnrollRequest, pb.RenewRequest, pb.Renewal)
+
+_RENEWABLE = x509_profile.WORKLOAD_ROLES | {x509_profile.Role.GATEWAY}
+
+
+class Refused(Exception):
+    """Why a request gets no certificate; ``subject_id`` is whose it claims to be, if known."""
+
+    def __init__(self, reason: str, subject_id: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.subject_id = subject_id
+
+
+@dataclass(frozen=True, slots=True)
+class Enroller:
+    """The CA as enrolment needs it."""
+
+    authority: Authority
+
+    def answer(self, tx: Transaction, request: Enrolment) -> None:
+        """Answer one request, with credentials or a refusal that is also an event."""
+        try:
+            subject_id, issued = (
+                self._join(tx, request.body)
+                if request.kind == "join"
+                else self._renew(tx, request.body)
+            )
+        except Refused as refused:
+            if refused.subject_id:
+                events.emit(
+                    tx,
+                    f"node/{refused.subject_id}",
+                    "node.enrolment-rejected",
+                    {"nodeId": refused.subject_id, "reason": refused.reason},
+                )
+            enrolments.answer(tx, request.id, Answer(None, refused.reason))
+            return
+        certificates.record(tx, issued.row)
+        credentials = pb.Credentials(
+            id=subject_id,
+            chain=[issued.row.der],
+            bundle=[x509_profile.to_der(ca) for ca in self.authority.bundle],
+        )
+        enrolments.answer(tx, request.id, Answer(credentials.SerializeToString(), None))
+
+    def _join(self, tx: Transaction, body: bytes) -> tuple[str, Issued]:
+        message = _parsed(pb.EnrollRequest(), body)
+        token = enrolments.lock_token(tx, message.token_id)
+        if token is None:
+            raise Refused("the join token is not known; make a new one")
+        if not authentic(token, message.csr, message.hmac):
+            raise Refused("the request was not made with the join token's secret", token.node_id)
+        if token.expires_ms <= tx.now_ms():
+            raise Refused("the join token has expired; make a new one", token.node_id)
+        csr_hash = hashlib.sha256(message.csr).hexdigest()
+        if token.used_csr not in (None, csr_hash):
+            raise Refused("the join token was used already; make a new one", token.node_id)
+        role = x509_profile.Role(token.role)
+        issued = self._issue(tx, (role, token.node_id), message.csr)
+        nodes.enrol(tx, token.node_id, token.pool_id, token.role, trusted=token.trusted)
+        enrolments.use_token(tx, token.id, csr_hash)
+        return token.node_id, issued
+
+    def _renew(self, tx: Transaction, body: bytes) -> tuple[str, Issued]:
+        message = _parsed(pb.RenewRequest(), body)
+        old = self._signer(tx, message.envelope)
+        certificate = x509.load_der_x509_certificate(old.der)
+        subject = role_of(certificate)
+        if subject is None or subject[0] not in _RENEWABLE:
+            raise Refused("a certificate of this role cannot be renewed", old.subject_id)
+        renewal = _parsed(pb.Renewal(), message.envelope.payload)
+        issued = self._issue(tx, subject, renewal.csr, names_of(certificate))
+        if issued.row.key_id == old.key_id:
+            raise Refused("a renewal needs a new key", old.subject_id)
+        return subject[1], issued
+
+    def _signer(self, tx: Transaction, envelope: envelope_pb2.Envelope) -> IssuedCertificate:
+        known = certificates.by_key(tx, envelope.key_id)
+        if not known:
+            raise Refused("the renewal's key is not known; join again with a new token")
+        old = known[0]
+        key = x509_profile.public_key(x509.load_der_x509_certificate(old.der))
+        if key_id(key) != envelope.key_id or not opens(envelope, PayloadType.RENEWAL, key):
+            raise Refused("the renewal's signature does not hold", old.subject_id)
+        if any(certificate.revoked for certificate in known):
+            raise Refused("the certificate was revoked", old.subject_id)
+        if old.not_after_ms + x509_profile.OFFLINE_GRACE_MS <= tx.now_ms():
+            raise Refused(
+                "the certificate expired longer ago than the offline grace; join again with a"
+                " new token",
+                old.subject_id,
+            )
+        return old
+
+    def _issue(
+        self,
+        tx: Transaction,
+        subject: tuple[x509_profile.Role, str],
+        csr: bytes,
+        names: tuple[str, ...] = (),
+    ) -> Issued:
+        try:
+            return self.authority.issue_for_csr(subject, csr, tx.now_ms(), names)
+        except ValueError as error:
+            raise Refused(f"the certificate request is not sound: {error}", subject[1]) from error
+
+
+def _parsed(message: M, body: bytes) -> M:
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise Refused("the request does not parse") from error
+    return message

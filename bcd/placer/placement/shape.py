@@ -1,0 +1,132 @@
+"""How the devices of a node lie to each other, as bit masks. Pure.
+
+Bit ``i`` of a mask stands for the node's ``i``-th atom. Nodes of one hardware model share one
+shape, so that what was worked out for one serves all.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bcd.model.device import DeviceClass
+from bcd.model.reservation import DeviceAsk, Topology
+
+_MAX_CLIQUES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One atom's place in a shape.
+
+    ``gpu`` numbers the node's physical GPUs from 0; ``links`` is the mask of the atoms that
+    NVLink joins it to, itself left out.
+    """
+
+    device_class: DeviceClass
+    model: str
+    profile: str
+    numa: int | None
+    gpu: int
+    links: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """A node's atoms; made by ``shape_of`` only, so that equal shapes are one object.
+
+    ``numa_masks`` and ``gpu_masks`` have one mask for each NUMA node and physical GPU;
+    ``rival_masks`` gives for each atom those that take the same GPU in another mode.
+    """
+
+    slots: tuple[Slot, ...]
+    numa_masks: tuple[int, ...]
+    gpu_masks: tuple[int, ...]
+    rival_masks: tuple[int, ...]
+
+    def matching(self, ask: DeviceAsk) -> int:
+        """The atoms that are of the asked class, model and profile."""
+        return _matching(self, ask.device_class, ask.model, ask.profile)
+
+    def cliques_within(self, mask: int) -> tuple[int, ...]:
+        """Maximal sets within ``mask`` of which every pair is linked."""
+        return _cliques_within(self, mask)
+
+    def groups(self, mask: int, topology: Topology) -> tuple[int, ...]:
+        """Sets within ``mask`` of which any choice satisfies the topology."""
+        match topology:
+            case Topology.ANY:
+                return (mask,) if mask else ()
+            case Topology.SAME_NUMA:
+                return tuple(part for numa in self.numa_masks if (part := numa & mask))
+            case Topology.NVLINK_ALL:
+                return self.cliques_within(mask)
+
+
+@lru_cache(maxsize=1024)
+def shape_of(slots: tuple[Slot, ...]) -> Shape:
+    """The shape of these atoms, worked out once."""
+    numas = sorted({slot.numa for slot in slots if slot.numa is not None})
+    gpus = sorted({slot.gpu for slot in slots})
+    gpu_masks = {gpu: _mask(slot.gpu == gpu for slot in slots) for gpu in gpus}
+    return Shape(
+        slots,
+        tuple(_mask(slot.numa == numa for slot in slots) for numa in numas),
+        tuple(gpu_masks[gpu] for gpu in gpus),
+        tuple(
+            gpu_masks[slot.gpu] & _mask(o.device_class != slot.device_class for o in slots)
+            for slot in slots
+        ),
+    )
+
+
+def _mask(flags: Iterable[bool]) -> int:
+    return sum(1 << position for position, flag in enumerate(flags) if flag)
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The positions of a mask's bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@lru_cache(maxsize=4096)
+def _matching(shape: Shape, device_class: DeviceClass, model: str, profile: str) -> int:
+    return _mask(
+        slot.device_class == device_class
+        and _is_model(slot.model, model)
+        and profile in ("", slot.profile)
+        for slot in shape.slots
+    )
+
+
+def _is_model(model: str, asked: str) -> bool:
+    """Whether the device's model has every word asked for: "H100" is in "NVIDIA H100 80GB HBM3"."""
+    return set(asked.lower().split()) <= set(model.lower().split())
+
+
+@lru_cache(maxsize=65536)
+def _cliques_within(shape: Shape, mask: int) -> tuple[int, ...]:
+    found: list[int] = []
+    _bron_kerbosch(shape, 0, mask, 0, found)
+    return tuple(found)
+
+
+def _bron_kerbosch(shape: Shape, chosen: int, open_: int, done: int, found: list[int]) -> None:
+    """Maximal cliques with pivoting (Bron and Kerbosch 1973); an atom without links is one.
+
+    Bounded: hosts have few, large cliques; a link graph made to have many gets the first 256.
+    """
+    if len(found) >= _MAX_CLIQUES:
+        return
+    if not open_ and not done:
+        if chosen:
+            found.append(chosen)
+        return
+    pivot = max(bits(open_ | done), key=lambda i: (open_ & shape.slots[i].links).bit_count())
+    for position in bits(open_ & ~shape.slots[pivot].links):
+        links = shape.slots[position].links
+        _bron_kerbosch(shape, chosen | 1 << position, open_ & links, done & links, found)
+        open_ &= ~(1 << position)
+        done |= 1 << position

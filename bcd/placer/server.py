@@ -1,0 +1,161 @@
+"""Puts the placer together and runs it: one database, the loops, the API server."""
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from bcd.model.errors import BadConfiguration
+from bcd.placer.admission.create import Admission
+from bcd.placer.admission.policy import CedarPolicy
+from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
+from bcd.placer.api.edge import Edge
+from bcd.placer.api.nodes import NodeCalls, NodesServicer
+from bcd.placer.api.pools import PoolCalls, PoolsServicer, QuotasServicer
+from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
+from bcd.placer.capacity.inventory import InventoryKeeper
+from bcd.placer.capacity.reachability import ReachabilityKeeper
+from bcd.placer.lifecycle.reconcile import Reconciler
+from bcd.placer.lifecycle.worker import Worker
+from bcd.placer.loops import Loop
+from bcd.placer.pki.command import CommandSigner
+from bcd.placer.pki.enrolment import Enroller
+from bcd.placer.pki.state import Secrets
+from bcd.placer.pki.upkeep import (
+    EnrolmentKeeper,
+    OwnCredentials,
+    Upkeep,
+    tls_configuration,
+    trust_authority,
+)
+from bcd.placer.placement.booking import Placements
+from bcd.placer.settings import PlacerSettings
+from bcd.signing.certificates import Role
+from bcd.store.database import Database
+from bcd.wire.bounds import API_SERVER_OPTIONS
+from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+_STOP_GRACE_S = 2.0
+
+
+class Placer:
+    """The control plane in one process; ``start`` returns once the API answers."""
+
+    def __init__(self, settings: PlacerSettings, database: Database, secrets: Secrets) -> None:
+        self._settings = settings
+        self._database = database
+        self._secrets = secrets
+        self._policy = CedarPolicy(settings.policy.folder)
+        self._command = self._own("command", (Role.COMMAND, "placer"), ())
+        self._api_tls = self._own("api", (Role.PLACER, "placer"), settings.api.names)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+
+    def _own(self, name: str, subject: tuple[Role, str], names: tuple[str, ...]) -> OwnCredentials:
+        folder = self._settings.state / name
+        return OwnCredentials(Path(folder), self._secrets.authority, subject, names)
+
+    async def start(self) -> None:
+        """Make what is missing of the placer's own credentials, start the loops and the API."""
+        database = self._database
+        await database.write(trust_authority, self._secrets.authority)
+        await database.write(self._command.renew_if_due)
+        await database.write(self._api_tls.renew_if_due)
+        assert self._command.current is not None
+        signer = CommandSigner(self._command.current)
+        placements = Placements()
+        self._start_loops(signer, placements)
+        await self._start_api(signer, placements)
+
+    def _start_loops(self, signer: CommandSigner, placements: Placements) -> None:
+        database = self._database
+        worker = Worker(database, Reconciler(placements, signer))
+        enroller = EnrolmentKeeper(database, Enroller(self._secrets.authority))
+        inventory, reachability = InventoryKeeper(database), ReachabilityKeeper(database)
+        upkeep = Upkeep(database, signer, self._command, self._api_tls)
+        loops = (
+            Loop("work", database, ["work"], worker.work_pass, 1.0),
+            Loop("reports", database, ["report"], worker.judge_pass, 5.0),
+            Loop("enrolments", database, ["enrolment"], enroller.answer_pass, 2.0),
+            Loop("inventory", database, ["inventory"], inventory.apply_pass, 30.0),
+            Loop("reachability", database, ["session"], reachability.judge_pass, 5.0),
+            Loop("upkeep", database, [], upkeep.pass_once, 60.0),
+        )
+        self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
+
+    async def _start_api(self, signer: CommandSigner, placements: Placements) -> None:
+        server = grpc.aio.server(options=API_SERVER_OPTIONS)
+        self._register(server, signer, placements)
+        await _register_standard(server)
+        assert self._api_tls.current is not None
+        tls = grpc.dynamic_ssl_server_credentials(
+            tls_configuration(self._api_tls.current), self._current_tls
+        )
+        listen = self._settings.api.listen
+        try:
+            self.port = server.add_secure_port(listen, tls)
+        except RuntimeError as error:
+            raise BadConfiguration(
+                f"api.listen: cannot listen on {listen}; is another placer running?"
+            ) from error
+        await server.start()
+        self._server = server
+        logger.info("placer ready", extra={"listen": listen, "port": self.port})
+
+    def _current_tls(self) -> grpc.ServerCertificateConfiguration:
+        """Asked by gRPC at each handshake, in a thread of its own; must not block."""
+        assert self._api_tls.current is not None
+        return tls_configuration(self._api_tls.current)
+
+    def _register(
+        self, server: grpc.aio.Server, signer: CommandSigner, placements: Placements
+    ) -> None:
+        database, secrets = self._database, self._secrets
+        edge = Edge(secrets.issuer)
+        admission = Admission(database, self._policy, placements, signer)
+        reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
+            ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
+            server,
+        )
+        pool_calls = PoolCalls(database)
+        admin_pb2_grpc.add_PoolsServiceServicer_to_server(PoolsServicer(edge, pool_calls), server)
+        admin_pb2_grpc.add_QuotasServiceServicer_to_server(QuotasServicer(edge, pool_calls), server)
+        admin_pb2_grpc.add_NodesServiceServicer_to_server(
+            NodesServicer(edge, NodeCalls(database)), server
+        )
+        admin_pb2_grpc.add_CredentialsServiceServicer_to_server(
+            CredentialsServicer(edge, CredentialCalls(database, secrets.authority, secrets.issuer)),
+            server,
+        )
+
+    async def stop(self) -> None:
+        """Stop taking calls, then the loops; what was acknowledged is in the database."""
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def _register_standard(server: grpc.aio.Server) -> None:
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    described = (
+        reservations_pb2.DESCRIPTOR.services_by_name,
+        admin_pb2.DESCRIPTOR.services_by_name,
+    )
+    names = [service.full_name for group in described for service in group.values()]
+    reflection.enable_server_reflection(
+        (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    for name in ("", *names):
+        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -1,0 +1,39 @@
+"""The placer's settings, as its TOML file gives them."""
+
+from pathlib import Path
+
+import msgspec
+
+
+class ApiSettings(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """Where the API listens, and the DNS names and addresses that clients dial it by."""
+
+    listen: str = "127.0.0.1:7443"
+    names: tuple[str, ...] = ("localhost", "127.0.0.1")
+
+
+class PolicySettings(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """A folder of ``*.cedar`` files; without one everybody may act within their own tenants."""
+
+    folder: Path | None = None
+
+
+class PlacerSettings(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """``state`` holds CA, command key and issuer key.
+
+    ``gateway`` names the settings file of a gateway inside this process, where there is one.
+    """
+
+    database: str
+    state: Path = Path("/var/lib/bcd-placer")
+    trust_domain: str = "bcd.local"
+    api: ApiSettings = ApiSettings()
+    policy: PolicySettings = PolicySettings()
+    gateway: Path | None = None
+    log_level: str = "info"
