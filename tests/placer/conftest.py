@@ -1,0 +1,17 @@
+"""The placer's fixtures: a world with one pool and a quota."""
+
+import pytest
+
+from bcd.store.database import Database
+from tests.clock import DatabaseClock
+from tests.placer.world import World, new_authority
+
+
+@pytest.fixture
+async def world(database: Database, clock: DatabaseClock) -> World:
+    """A control plane with one pool, quota for 1,000 GPUs and no nodes yet."""
+    made = World(database, new_authority(clock.read()))
+    await made.add_pool()
+    await made.grant("gpu", 1000)
+    await made.grant("gpu.mig", 1000)
+    return made

@@ -1,0 +1,345 @@
+"""A control plane without network: database, CA, pool, quota, and nodes that sign reports.
+
+Nodes arrive as real ones do: by a recorded certificate, a session and a stored inventory frame.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from bcd.model.caller import Caller
+from bcd.model.device import Device, DeviceClass
+from bcd.model.host import HostFacts, Inventory, NumaNode
+from bcd.model.ids import NodeId, PoolId, ReservationId
+from bcd.model.pool import PoolPolicy
+from bcd.model.report import Bound, Outcome, Report
+from bcd.model.reservation import Reservation
+from bcd.placer.admission.create import Admission
+from bcd.placer.admission.policy import Allowed, Decision, Policy
+from bcd.placer.capacity.inventory import apply_inventory
+from bcd.placer.capacity.reachability import judge
+from bcd.placer.lifecycle.reconcile import Reconciler
+from bcd.placer.lifecycle.worker import Worker
+from bcd.placer.pki.authority import Authority
+from bcd.placer.pki.command import CommandSigner
+from bcd.placer.placement.booking import Placements
+from bcd.signing.certificates import Role, issue_ca
+from bcd.signing.envelope import PayloadType, seal
+from bcd.signing.keyfile import Credentials
+from bcd.signing.keys import generate_key
+from bcd.store import (
+    allocations,
+    certificates,
+    desired_states,
+    events,
+    inventories,
+    nodes,
+    pools,
+    quotas,
+    reports,
+    reservations,
+    sessions,
+)
+from bcd.store.allocations import Allocation
+from bcd.store.database import Database, Transaction
+from bcd.store.events import Event
+from bcd.store.reports import Received
+from bcd.store.sessions import Opening
+from bcd.wire.desired import decode_desired
+from bcd.wire.inventory import encode_inventory
+from bcd.wire.node.v1 import desired_pb2, envelope_pb2
+from bcd.wire.report import encode_report
+
+TENANT = "acme"
+DOMAIN = "test.example"
+DAY_MS = 86_400_000
+ALICE = Caller(issuer="https://issuer", subject="alice", tenants=frozenset({TENANT}))
+BOB = Caller(issuer="https://issuer", subject="bob", tenants=frozenset({TENANT}))
+
+
+class AllowAll:
+    """A policy that counts how often it is asked, and answers as it is told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer: Decision = Allowed()
+
+    def decide(self, *_question: object) -> Decision:
+        self.asked += 1
+        return self.answer
+
+
+def gpu(
+    uuid: str,
+    numa: int | None = 0,
+    *,
+    domain: str = "",
+    peers: Sequence[str] = (),
+    model: str = "NVIDIA H100 80GB HBM3",
+) -> Device:
+    """A healthy whole GPU."""
+    return Device(
+        id=uuid,
+        device_class=DeviceClass.GPU,
+        model=model,
+        memory_bytes=80 << 30,
+        pci_address="0000:1b:00.0",
+        numa_node=numa,
+        gpu=uuid,
+        nvlink_domain=domain,
+        nvlink_peers=tuple(peers),
+    )
+
+
+def mig(uuid: str, parent: str, profile: str = "1g.10gb", numa: int | None = 0) -> Device:
+    """A healthy MIG instance."""
+    return replace(
+        gpu(uuid, numa), device_class=DeviceClass.MIG, gpu=parent, profile=profile
+    )
+
+
+def dgx(name: str, gpus: int = 8) -> tuple[Device, ...]:
+    """GPUs of one NVSwitch fabric, half of them on each of two NUMA nodes."""
+    return tuple(
+        gpu(f"GPU-{name}-{i}", 0 if i < gpus // 2 else 1, domain=f"switch-{name}")
+        for i in range(gpus)
+    )
+
+
+def inventory_of(devices: Sequence[Device], hostname: str = "host") -> Inventory:
+    """An inventory with a host that does not matter."""
+    host = HostFacts(
+        hostname=hostname,
+        boot_id="boot",
+        kernel="6.1",
+        driver_version="580.1",
+        cuda_version="13.0",
+        online_cpus=frozenset(range(8)),
+        isolated_cpus=frozenset(),
+        memory_bytes=1 << 40,
+        numa_nodes=(NumaNode(0, frozenset(range(8)), 1 << 40),),
+    )
+    return Inventory(host, tuple(devices))
+
+
+@dataclass
+class FakeNode:
+    """A node as the control plane sees it: a key, a session, and reports with growing numbers."""
+
+    id: NodeId
+    key: ec.EllipticCurvePrivateKey
+    epoch: int = 1
+    number: int = 0
+
+    def report(self, allocation: Allocation, outcome: Outcome | None = None) -> Report:
+        """The next report, by default that the allocation is bound as booked."""
+        self.number += 1
+        return Report(
+            node_id=self.id,
+            number=self.number,
+            boot_id="boot",
+            allocation_id=allocation.id,
+            signed_at_ms=0,
+            outcome=outcome or bound(allocation),
+        )
+
+    def seal(self, report: Report) -> envelope_pb2.Envelope:
+        """The report signed with the node's key."""
+        return seal(self.key, PayloadType.ATTESTED_REPORT, encode_report(report))
+
+
+def bound(allocation: Allocation) -> Bound:
+    """What an honest node reports of a hold that stands."""
+    names = tuple(device.cdi_name for device in allocation.devices)
+    return Bound(names, f"/run/bcd/allocations/{allocation.id}.env")
+
+
+@dataclass
+class World:
+    """Everything of a control plane but its network."""
+
+    database: Database
+    authority: Authority
+    pool_id: PoolId = PoolId("")
+    policy: AllowAll = field(default_factory=AllowAll)
+    placements: Placements = field(default_factory=Placements)
+
+    def __post_init__(self) -> None:
+        now_ms = 1_700_000_000_000
+        credentials, _ = self.authority.credentials_for((Role.COMMAND, "placer"), now_ms)
+        self.signer = CommandSigner(credentials)
+        self.worker = Worker(self.database, Reconciler(self.placements, self.signer))
+        self.admission = self.admission_with(self.policy)
+
+    def admission_with(self, policy: Policy) -> Admission:
+        """The create path under another policy."""
+        return Admission(self.database, policy, self.placements, self.signer)
+
+    async def add_pool(self, name: str = "pool", policy: PoolPolicy | None = None) -> PoolId:
+        """A pool of TENANT; the first one is the world's default."""
+        pool = await self.database.write(
+            pools.create, name, TENANT, "eu-1", policy or PoolPolicy()
+        )
+        self.pool_id = self.pool_id or pool.id
+        return pool.id
+
+    async def grant(self, resource: str, ceiling: int, tenant: str = TENANT) -> None:
+        """Set a quota."""
+        await self.database.write(quotas.set_ceiling, tenant, resource, ceiling)
+
+    async def add_node(
+        self, devices: Sequence[Device], pool_id: PoolId | None = None, *, trusted: bool = True
+    ) -> FakeNode:
+        """A node that joined, connected and sent its inventory, all applied."""
+        key = generate_key()
+
+        def join(tx: Transaction) -> NodeId:
+            node_id = NodeId(tx.new_id("node"))
+            nodes.enrol(tx, node_id, pool_id or self.pool_id, "node", trusted=trusted)
+            issued = self.authority.issue((Role.NODE, node_id), key.public_key(), tx.now_ms())
+            certificates.record(tx, issued.row)
+            return node_id
+
+        node_id = await self.database.write(join)
+        node = FakeNode(node_id, key)
+        await self.connect(node)
+        await self.send_inventory(node, devices)
+        return node
+
+    async def connect(self, node: FakeNode) -> None:
+        """Open a session, and let the placer see it."""
+        opening = Opening(
+            node_id=node.id,
+            gateway_id="gw",
+            process_instance="p",
+            boot_id="boot",
+            daemon_version="0",
+            protocol_version=1,
+            ttl_ms=30_000,
+        )
+        node.epoch = await self.database.write(sessions.open_session, opening)
+        await self.database.write(judge, node.id)
+
+    async def send_inventory(self, node: FakeNode, devices: Sequence[Device]) -> None:
+        """Store an inventory as the gateway would, and apply it."""
+        message = encode_inventory(inventory_of(devices))
+        body = message.SerializeToString()
+        stored = await self.database.write(
+            inventories.store, node.id, node.epoch, message.hash, body
+        )
+        assert stored
+        await self.database.write(apply_inventory, node.id)
+
+    async def create(
+        self, count: int = 1, *, key: str = "k", caller: Caller = ALICE, **changes: object
+    ) -> Reservation:
+        """Reserve GPUs for an hour."""
+        document = self.document(count, key, **changes)
+        _, reservation = await self.admission.create(caller, document)
+        return reservation
+
+    def document(self, count: int = 1, key: str = "k", **changes: object) -> dict[str, object]:
+        """A create's document; ``topology`` goes into its device entry."""
+        device: dict[str, object] = {"class": "gpu", "count": count}
+        for name in ("topology", "model", "profile"):
+            if name in changes:
+                device[name] = changes.pop(name)
+        return {
+            "tenantId": TENANT,
+            "poolId": self.pool_id,
+            "devices": [device],
+            "duration": "1h",
+            "idempotencyKey": key,
+            **changes,
+        }
+
+    async def work(self) -> None:
+        """Judge what was reported and work off what is due."""
+        await self.worker.judge_pass()
+        await self.worker.work_pass()
+
+    async def send(self, node: FakeNode, envelope: envelope_pb2.Envelope, about: str) -> str:
+        """Store a report as a gateway does, whatever is in it."""
+        return await self.database.write(
+            reports.store,
+            node.epoch,
+            Received(
+                node_id=node.id,
+                key_id=envelope.key_id,
+                number=node.number,
+                allocation_id=about,  # type: ignore[arg-type]
+                envelope=envelope.SerializeToString(),
+            ),
+        )
+
+    async def bind(self, *all_nodes: FakeNode) -> None:
+        """Every node reports what its desired state assigns as bound, honestly signed."""
+        for node in all_nodes:
+            for allocation in await self.database.read(allocations.on_node, node.id):
+                await self.send(node, node.seal(node.report(allocation)), allocation.id)
+        await self.work()
+
+    async def active(self, *all_nodes: FakeNode, count: int = 1, key: str = "k") -> Reservation:
+        """A reservation that got as far as active."""
+        made = await self.create(count, key=key)
+        await self.work()
+        await self.bind(*all_nodes)
+        return await self.view(made.id)
+
+    async def view(self, reservation_id: ReservationId) -> Reservation:
+        """The reservation as the API shows it."""
+
+        def read(tx: Transaction) -> Reservation:
+            row = reservations.get(tx, reservation_id)
+            assert row is not None
+            return reservations.view(tx, row)
+
+        return await self.database.read(read)
+
+    async def live(self, reservation_id: ReservationId) -> Sequence[Allocation]:
+        """The reservation's live allocations."""
+        return await self.database.read(allocations.live, reservation_id)
+
+    async def events(self, reservation_id: ReservationId) -> Sequence[Event]:
+        """The reservation's events."""
+        return await self.database.read(events.of_subject, f"reservation/{reservation_id}")
+
+    async def event_names(self, reservation_id: ReservationId) -> list[str]:
+        """The last parts of the events' types, in order."""
+        found = await self.events(reservation_id)
+        return [event.type.removeprefix("reservation.") for event in found]
+
+    async def assigned(self, node: FakeNode) -> Sequence[str]:
+        """The allocation ids in the node's newest desired state."""
+        stored = await self.database.read(desired_states.get, node.id)
+        if stored is None:
+            return []
+        frame = desired_pb2.SignedDesiredState.FromString(stored.signed)
+        state = decode_desired(frame.envelope.payload)
+        return [assignment.allocation_id for assignment in state.assignments]
+
+    async def used(self, resource: str = "gpu") -> int:
+        """What TENANT uses, checked against the sum of its charges."""
+
+        def read(tx: Transaction) -> tuple[int, int]:
+            used = {q.resource: q.used for q in quotas.of_tenant(tx, TENANT)}
+            row = tx.one(
+                "SELECT coalesce(sum(amount), 0) AS charged FROM quota_charges"
+                " WHERE tenant_id = :tenant AND resource = :resource",
+                tenant=TENANT,
+                resource=resource,
+            )
+            assert row is not None
+            return used.get(resource, 0), int(row["charged"])
+
+        used, charged = await self.database.read(read)
+        assert used == charged
+        return used
+
+
+def new_authority(now_ms: int) -> Authority:
+    """A CA in memory."""
+    key = generate_key()
+    certificate = issue_ca(key, DOMAIN, now_ms - DAY_MS, now_ms + 3650 * DAY_MS)
+    return Authority(Credentials(key, (certificate,), (certificate,)), DOMAIN)
