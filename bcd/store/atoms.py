@@ -106,7 +106,8 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
         " WHERE node_id = :node_id",
         node_id=node_id,
     )
-    gpu_ids = {uuid: _gpu_id(tx, node_id, uuid) for uuid in {fact.gpu_uuid for fact in facts}}
+    uuids = dict.fromkeys(fact.gpu_uuid for fact in facts)
+    gpu_ids = {uuid: _gpu_id(tx, node_id, uuid) for uuid in uuids}
     for fact in facts:
         tx.run(
             "INSERT INTO atoms (node_id, gpu_id, mode, class, uuid, model, profile, memory_bytes,"

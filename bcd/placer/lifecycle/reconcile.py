@@ -175,16 +175,24 @@ def _facts(hand: Hand, row: StoredReservation, failures: dict[str, str]) -> Fact
         bind_deadline_ms=row.bind_deadline_ms,
         conditions=row.conditions,
         allocations=tuple(
-            AllocationFacts(
-                node_id=allocation.node_id,
-                bound=allocation.state is AllocationState.BOUND,
-                lost=allocation.state is AllocationState.LOST,
-                failure=failures.get(allocation.id, ""),
-                reachable=nodes.get(hand.tx, allocation.node_id).reachable,
-                unhealthy=_unhealthy(hand.tx, allocation),
-            )
+            _allocation_facts(hand.tx, row.state, allocation, failures.get(allocation.id, ""))
             for allocation in allocations.live(hand.tx, row.id)
         ),
+    )
+
+
+def _allocation_facts(
+    tx: Transaction, state: State, allocation: Allocation, failure: str
+) -> AllocationFacts:
+    """Node and devices are looked at only where they matter, which is once it is active."""
+    active = state is State.ACTIVE
+    return AllocationFacts(
+        node_id=allocation.node_id,
+        bound=allocation.state is AllocationState.BOUND,
+        lost=allocation.state is AllocationState.LOST,
+        failure=failure,
+        reachable=not active or nodes.get(tx, allocation.node_id).reachable,
+        unhealthy=_unhealthy(tx, allocation) if active else (),
     )
 
 

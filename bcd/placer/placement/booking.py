@@ -169,7 +169,8 @@ def _facts(node: nodes.Node, own: Sequence[Atom], labels: frozenset[str]) -> Nod
 
 
 def _slots(own: Sequence[Atom]) -> tuple[Slot, ...]:
-    gpus = {gpu_id: place for place, gpu_id in enumerate(sorted({a.gpu_id for a in own}))}
+    # By first appearance, so that equal hosts get equal shapes.
+    gpus = {gpu_id: i for i, gpu_id in enumerate(dict.fromkeys(a.gpu_id for a in own))}
     return tuple(
         Slot(
             device_class=atom.device_class,
