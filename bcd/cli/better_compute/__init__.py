@@ -1,0 +1,30 @@
+"""``better-compute``: the person's command. One file per verb; ``connection`` finds and calls the
+API, ``show`` prints. Of the verbs only ``dev`` imports programs, and only when it runs.
+"""
+
+import click
+
+from bcd import __version__
+from bcd.cli.better_compute.cancel import cancel
+from bcd.cli.better_compute.dev import dev
+from bcd.cli.better_compute.get import get
+from bcd.cli.better_compute.list import list_
+from bcd.cli.better_compute.nodes import nodes
+from bcd.cli.better_compute.pools import pools
+from bcd.cli.better_compute.quota import quota
+from bcd.cli.better_compute.release import release
+from bcd.cli.better_compute.reserve import reserve
+from bcd.cli.better_compute.token import token
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 usage, 3 still pending.",
+)
+@click.version_option(__version__, prog_name="better-compute")
+def main() -> None:
+    """Reserve GPUs, and look after what you reserved."""
+
+
+for _verb in (reserve, get, list_, release, cancel, nodes, pools, quota, token, dev):
+    main.add_command(_verb)

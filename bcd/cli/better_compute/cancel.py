@@ -1,0 +1,31 @@
+"""``better-compute cancel``: withdraws a reservation."""
+
+from pathlib import Path
+
+import click
+
+from bcd.cli.better_compute.connection import (
+    config_option,
+    connected,
+    output_option,
+    tenant_option,
+)
+from bcd.cli.better_compute.show import print_json
+from bcd.wire.compute.v1 import reservations_pb2 as pb
+from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
+
+
+@click.command()
+@click.argument("reservation")
+@tenant_option
+@output_option
+@config_option
+def cancel(reservation: str, tenant: str | None, output: str, config: Path | None) -> None:
+    """Withdraw a reservation that has not started."""
+    with connected(config) as connection:
+        request = pb.CancelReservationRequest(
+            tenant_id=connection.tenant(tenant), reservation_id=reservation
+        )
+        stub = ReservationsServiceStub(connection.channel)
+        ended = connection.call(stub.CancelReservation, request).reservation
+    print_json(ended) if output == "json" else click.echo(f"{ended.id}  {ended.state}")

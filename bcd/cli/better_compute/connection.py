@@ -1,0 +1,176 @@
+"""Finds the API and calls it; every verb goes through here.
+
+The configuration is, in this order: ``--config``, ``BETTER_COMPUTE_CONFIG``, the user's file, and
+the one running ``better-compute dev``.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import grpc
+import msgspec
+from google.protobuf.message import Message
+
+from bcd.cli.program import load_settings
+from bcd.model.errors import BadConfiguration, BcdError, Reason
+from bcd.wire.bounds import NODE_CHANNEL_OPTIONS
+from bcd.wire.status import decode_error
+
+ENVIRONMENT = "BETTER_COMPUTE_CONFIG"
+_CALL_TIMEOUT_S = 60.0
+_MAX_TOKEN_BYTES = 8 * 1024
+
+F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound=Message)
+
+
+class ClientSettings(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """The API's address, the CA to check it against, and who calls.
+
+    ``tenant`` and ``pool`` are used where a command does not name one.
+    """
+
+    api: str
+    ca_file: Path
+    token_file: Path
+    tenant: str = ""
+    pool: str = ""
+
+
+def user_file() -> Path:
+    """The user's own configuration."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "better-compute" / "config.toml"
+
+
+def running_folder() -> Path:
+    """Where each running ``dev`` puts its configuration, locked for as long as it lives."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache"
+    return Path(base) / "better-compute" / "dev"
+
+
+def running_systems() -> list[Path]:
+    """The configurations of ``dev`` systems that are running now."""
+    return [path for path in sorted(running_folder().glob("*.toml")) if _is_held(path)]
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def find_configuration(given: Path | None) -> Path:
+    """The file to use; raises BadConfiguration saying how to name one."""
+    if given is not None:
+        return given
+    if named := os.environ.get(ENVIRONMENT):
+        return Path(named)
+    if user_file().exists():
+        return user_file()
+    running = running_systems()
+    if len(running) == 1:
+        return running[0]
+    if running:
+        names = "\n".join(f"  export {ENVIRONMENT}={path}" for path in running)
+        raise BadConfiguration(f"several dev systems are running; choose one:\n{names}")
+    raise BadConfiguration(
+        f"there is no configuration: write {user_file()}, set {ENVIRONMENT}, or start"
+        " `better-compute dev --sim 4` in another terminal"
+    )
+
+
+class Connection:
+    """One command's way to the API; turns failed calls into BcdErrors."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        try:
+            roots = settings.ca_file.read_bytes()
+            token = settings.token_file.read_text("utf-8")[:_MAX_TOKEN_BYTES].strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfiguration(f"cannot read the credentials: {error}") from error
+        self._metadata = (("authorization", f"Bearer {token}"),)
+        self.channel = grpc.secure_channel(
+            settings.api, grpc.ssl_channel_credentials(roots), options=NODE_CHANNEL_OPTIONS
+        )
+
+    def call(
+        self,
+        method: Callable[..., A],
+        request: Message,
+        timeout_s: float = _CALL_TIMEOUT_S,
+    ) -> A:
+        """Call a stub's method; raises RemoteError with the server's reason."""
+        try:
+            return method(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            failure = decode_error(error)
+            if failure.reason is Reason.UNAVAILABLE:
+                raise BcdError(
+                    f"{self.settings.api} does not answer ({failure.message}); is it running?"
+                ) from error
+            raise failure from error
+
+    def tenant(self, given: str | None) -> str:
+        """The tenant to act for; raises BadConfiguration when nothing names one."""
+        tenant = given or self.settings.tenant
+        if not tenant:
+            raise BadConfiguration("no tenant: name one with --tenant, or set tenant in the file")
+        return tenant
+
+
+@contextmanager
+def connected(config: Path | None) -> Iterator[Connection]:
+    """A connection; its errors end the command with a sentence and exit code 1."""
+    with errors_shown():
+        connection = Connection(load_settings(find_configuration(config), ClientSettings))
+        with connection.channel:
+            yield connection
+
+
+@contextmanager
+def errors_shown() -> Iterator[None]:
+    """Print a BcdError's sentence on stderr and exit with code 1."""
+    try:
+        yield
+    except BcdError as error:
+        click.echo(f"better-compute: {error.message}", err=True)
+        raise SystemExit(1) from error
+
+
+def config_option(function: F) -> F:
+    """``--config FILE``, for every verb that calls the API."""
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help=f"Configuration file; {ENVIRONMENT} names one too.",
+    )(function)
+
+
+def tenant_option(function: F) -> F:
+    """``--tenant NAME``."""
+    return click.option("--tenant", help="Tenant to act for.")(function)
+
+
+def output_option(function: F) -> F:
+    """``-o table|json``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        help="How to print the answer.",
+    )(function)

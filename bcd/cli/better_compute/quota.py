@@ -1,0 +1,51 @@
+"""``better-compute quota``: what your tenant may use; administrators set it."""
+
+from pathlib import Path
+
+import click
+
+from bcd.cli.better_compute.connection import (
+    config_option,
+    connected,
+    output_option,
+    tenant_option,
+)
+from bcd.cli.better_compute.show import print_json, print_table
+from bcd.wire.compute.v1 import admin_pb2 as pb
+from bcd.wire.compute.v1.admin_pb2_grpc import QuotasServiceStub
+
+
+@click.group(invoke_without_command=True)
+@tenant_option
+@output_option
+@config_option
+@click.pass_context
+def quota(context: click.Context, tenant: str | None, output: str, config: Path | None) -> None:
+    """List your tenant's quotas."""
+    if context.invoked_subcommand:
+        return
+    with connected(config) as connection:
+        stub = QuotasServiceStub(connection.channel)
+        request = pb.ListQuotasRequest(tenant_id=connection.tenant(tenant))
+        found = connection.call(stub.ListQuotas, request).quotas
+    if output == "json":
+        print_json(list(found))
+        return
+    print_table(
+        ("RESOURCE", "LIMIT", "USED"),
+        ((entry.resource, str(entry.limit), str(entry.used)) for entry in found),
+    )
+
+
+@quota.command("set")
+@click.argument("resource")
+@click.argument("limit", type=click.IntRange(min=0))
+@click.option("--tenant", required=True, help="The tenant to grant it to.")
+@config_option
+def set_(resource: str, limit: int, tenant: str, config: Path | None) -> None:
+    """Grant a tenant LIMIT of a RESOURCE: gpu, gpu.mig."""
+    with connected(config) as connection:
+        stub = QuotasServiceStub(connection.channel)
+        request = pb.SetQuotaRequest(tenant_id=tenant, resource=resource, limit=limit)
+        entry = connection.call(stub.SetQuota, request).quota
+    click.echo(f"{entry.tenant_id}  {entry.resource}  {entry.used} of {entry.limit} used")

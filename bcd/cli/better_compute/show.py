@@ -1,0 +1,106 @@
+"""Prints answers: tables for people, JSON for programs. Data on stdout, words on stderr."""
+
+import datetime
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+import msgspec
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+
+from bcd.model.units import format_duration
+from bcd.wire.compute.v1 import reservations_pb2 as pb
+from bcd.wire.document import to_document
+
+_WIDE = 200
+
+
+def print_json(messages: Sequence[Message] | Message) -> None:
+    """One JSON document: an object, or an array of them."""
+    document = (
+        to_document(messages, defaults=True)
+        if isinstance(messages, Message)
+        else [to_document(message, defaults=True) for message in messages]
+    )
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A plain table; NO_COLOR and redirection are honoured."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def moment(epoch_ms: int) -> str:
+    """A time of day in the local zone, with the zone's name; empty for none."""
+    if not epoch_ms:
+        return ""
+    local = datetime.datetime.fromtimestamp(epoch_ms / 1000, datetime.UTC).astimezone()
+    return local.strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def devices_asked(request: pb.ReservationRequest) -> str:
+    """``4 gpu nvlink-all`` and so on."""
+    return ", ".join(
+        " ".join(
+            word
+            for word in (
+                str(ask.count),
+                getattr(ask, "class"),
+                ask.model,
+                ask.profile,
+                "" if ask.topology == "any" else ask.topology,
+            )
+            if word
+        )
+        for ask in request.devices
+    )
+
+
+def print_reservation(reservation: pb.Reservation) -> None:
+    """One reservation in full, for people."""
+    lines = [
+        ("reservation", reservation.id),
+        ("state", reservation.state),
+        ("pool", reservation.pool_id),
+        ("devices", devices_asked(reservation.request)),
+    ]
+    if reservation.HasField("during"):
+        during = reservation.during
+        lines.append(("from", moment(during.start)))
+        lines.append(("to", f"{moment(during.end)} ({format_duration(during.end - during.start)})"))
+    for binding in reservation.bindings:
+        lines.append(("node", binding.node_id))
+        lines += [("device", name) for name in binding.cdi_devices]
+        lines.append(("env file", binding.env_file))
+        if binding.cgroup_parent:
+            lines.append(("slice", binding.cgroup_parent))
+    for condition in reservation.conditions:
+        lines.append((condition.type, f"{condition.reason}: {condition.message}"))
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        click.echo(f"{name:<{width}}  {value}")
+
+
+def print_reservations(reservations: Sequence[pb.Reservation]) -> None:
+    """A list of reservations, for people."""
+    print_table(
+        ("ID", "STATE", "DEVICES", "FROM", "TO"),
+        (
+            (
+                reservation.id,
+                reservation.state,
+                devices_asked(reservation.request),
+                moment(reservation.during.start),
+                moment(reservation.during.end),
+            )
+            for reservation in reservations
+        ),
+    )

@@ -1,0 +1,67 @@
+"""``better-compute token``: lets people and nodes in. For administrators."""
+
+from pathlib import Path
+
+import click
+
+from bcd.cli.better_compute.connection import config_option, connected
+from bcd.cli.better_compute.show import moment
+from bcd.model.units import parse_duration_ms
+from bcd.wire.compute.v1 import admin_pb2 as pb
+from bcd.wire.compute.v1.admin_pb2_grpc import CredentialsServiceStub
+
+
+@click.group()
+def token() -> None:
+    """Make tokens for people and nodes."""
+
+
+@token.command()
+@click.argument("subject")
+@click.option("--tenant", "tenants", multiple=True, help="A tenant to act for; repeatable.")
+@click.option("--group", "groups", multiple=True, help="A group, for policies; repeatable.")
+@click.option("--admin", is_flag=True, help="May administer the installation.")
+@click.option("--for", "lifetime", default="8h", show_default=True)
+@config_option
+def issue(
+    subject: str,
+    tenants: tuple[str, ...],
+    groups: tuple[str, ...],
+    admin: bool,
+    lifetime: str,
+    config: Path | None,
+) -> None:
+    """Print a bearer token for SUBJECT; keep it in a file that only they can read."""
+    with connected(config) as connection:
+        request = pb.IssueTokenRequest(
+            subject=subject,
+            tenants=tenants,
+            groups=groups,
+            admin=admin,
+            lifetime_ms=parse_duration_ms(lifetime, "--for"),
+        )
+        stub = CredentialsServiceStub(connection.channel)
+        answer = connection.call(stub.IssueToken, request)
+    click.echo(answer.token)
+    click.echo(f"valid until {moment(answer.expires)}", err=True)
+
+
+@token.command()
+@click.option("--pool", help="The pool that the node joins.")
+@click.option("--node", default="", help="An existing node that joins again.")
+@click.option("--role", type=click.Choice(["node", "node-tenant"]), default="node")
+@click.option("--for", "lifetime", default="15m", show_default=True, help="At most 1h.")
+@config_option
+def join(pool: str | None, node: str, role: str, lifetime: str, config: Path | None) -> None:
+    """Print a single-use token with which one node joins a pool."""
+    with connected(config) as connection:
+        request = pb.CreateJoinTokenRequest(
+            pool_id=pool or connection.settings.pool,
+            role=role,
+            node_id=node,
+            lifetime_ms=parse_duration_ms(lifetime, "--for"),
+        )
+        stub = CredentialsServiceStub(connection.channel)
+        answer = connection.call(stub.CreateJoinToken, request)
+    click.echo(answer.token)
+    click.echo(f"for {answer.node_id}, valid until {moment(answer.expires)}", err=True)
