@@ -21,6 +21,7 @@ from bcd.store.open import open_database
 
 BIN = Path("/usr/lib/postgresql/15/bin")
 _TEMPLATE = "bcd_template"
+_GATEWAY = "gateway_of_tests"
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "200",
@@ -56,6 +57,7 @@ class Cluster:
             self.start()
             self._execute(f"CREATE DATABASE {_TEMPLATE}")
             self._migrate_template()
+            self._execute(f"CREATE ROLE {_GATEWAY} LOGIN IN ROLE bcd_gateway")
         except BaseException:
             self._remove()
             raise
@@ -106,6 +108,10 @@ class Cluster:
         name = f"bcd_{self._made}"
         self._execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
         return self.url(name)
+
+    def gateway_url(self, url: str) -> str:
+        """The URL by which a gateway, under its own restricted role, reaches a database."""
+        return url.replace("postgresql://postgres@", f"postgresql://{_GATEWAY}@")
 
     def empty_database(self) -> str:
         """A database without a schema; returns its URL."""

@@ -154,16 +154,16 @@ def _cpus(text: str, name: str, problems: list[str]) -> frozenset[int]:
         return frozenset()
 
 
-def _text(text: str, path: str) -> str:
-    if len(text) > bounds.MAX_TEXT_BYTES:
-        raise InvalidInput(path, f"is longer than {bounds.MAX_TEXT_BYTES} characters")
+def _text(text: str, path: str, limit: int = bounds.MAX_TEXT_BYTES) -> str:
+    if len(text) > limit:
+        raise InvalidInput(path, f"is longer than {limit} characters")
+    if not text.isprintable():
+        raise InvalidInput(path, "has control characters")
     return text
 
 
 def _id(text: str, path: str) -> str:
-    if len(text) > bounds.MAX_ID_BYTES:
-        raise InvalidInput(path, f"is longer than {bounds.MAX_ID_BYTES} characters")
-    return text
+    return _text(text, path, bounds.MAX_ID_BYTES)
 
 
 def _ids(texts: Sequence[str], path: str) -> tuple[str, ...]:

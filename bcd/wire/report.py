@@ -53,6 +53,16 @@ def decode_report(payload: bytes) -> Report:
     )
 
 
+def report_number(payload: bytes) -> int:
+    """The number of a report that does not decode otherwise, 0 when it has none to show."""
+    message = pb.AttestedReport()
+    try:
+        message.ParseFromString(payload)
+    except DecodeError:
+        return 0
+    return message.number
+
+
 def _outcome(message: pb.AttestedReport) -> Outcome:
     match message.WhichOneof("outcome"):
         case "bound":
@@ -76,12 +86,12 @@ def _outcome(message: pb.AttestedReport) -> Outcome:
 
 
 def _short(text: str, path: str) -> str:
-    if len(text) > bounds.MAX_ID_BYTES:
-        raise InvalidInput(path, f"is longer than {bounds.MAX_ID_BYTES} characters")
-    return text
+    return _text(text, path, bounds.MAX_ID_BYTES)
 
 
-def _text(text: str, path: str) -> str:
-    if len(text) > bounds.MAX_TEXT_BYTES:
-        raise InvalidInput(path, f"is longer than {bounds.MAX_TEXT_BYTES} characters")
+def _text(text: str, path: str, limit: int = bounds.MAX_TEXT_BYTES) -> str:
+    if len(text) > limit:
+        raise InvalidInput(path, f"is longer than {limit} characters")
+    if not text.isprintable():
+        raise InvalidInput(path, "has control characters")
     return text
