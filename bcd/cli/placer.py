@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from bcd.cli.embedded import EmbeddedSettings, start_gateway
 from bcd.cli.program import configure_logs, load_settings, notify, run_program
 from bcd.model.errors import BadConfiguration
 from bcd.model.units import parse_duration_ms
@@ -19,6 +20,12 @@ from bcd.store.database import Database
 from bcd.store.open import is_sqlite, open_database
 
 DEFAULT_CONFIG = Path("/etc/bcd/placer.toml")
+
+
+class _Settings(PlacerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``placer.toml``: the placer's own settings, and those of a gateway in the same process."""
+
+    gateway: EmbeddedSettings = EmbeddedSettings()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,7 +60,7 @@ def main() -> None:
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:
-    settings = load_settings(arguments.config, PlacerSettings)
+    settings = load_settings(arguments.config, _Settings)
     match arguments.verb:
         case "init":
             return _init(settings)
@@ -98,14 +105,12 @@ async def _recover(settings: PlacerSettings) -> int:
     return 0
 
 
-def _run(settings: PlacerSettings, *, with_gateway: bool) -> int:
+def _run(settings: _Settings, *, with_gateway: bool) -> int:
     if is_sqlite(settings.database) and not with_gateway:
         raise BadConfiguration(
             "database: a SQLite file belongs to one process; run with --with-gateway, or use"
             " PostgreSQL for a gateway of its own"
         )
-    if with_gateway and settings.gateway is None:
-        raise BadConfiguration("gateway: --with-gateway needs the gateway's settings file")
     configure_logs(settings.log_level)
     secrets = load_state(settings.state, settings.trust_domain)
     database = open_database(settings.database)
@@ -113,7 +118,7 @@ def _run(settings: PlacerSettings, *, with_gateway: bool) -> int:
 
 
 async def _serve(
-    settings: PlacerSettings, database: Database, secrets: Secrets, with_gateway: bool
+    settings: _Settings, database: Database, secrets: Secrets, with_gateway: bool
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -123,10 +128,8 @@ async def _serve(
     await placer.start()
     gateway = None
     if with_gateway:
-        from bcd.cli.embedded import start_gateway
-
-        assert settings.gateway is not None
-        gateway = await start_gateway(settings.gateway, database, secrets.authority)
+        folder = settings.state / "gateway"
+        gateway = await start_gateway(settings.gateway, folder, database, secrets.authority)
     notify("READY=1")
     await stopping.wait()
     notify("STOPPING=1")

@@ -36,11 +36,17 @@ def load_settings(path: Path, kind: type[T]) -> T:
     if len(content) > _MAX_SETTINGS_BYTES:
         raise BadConfiguration(f"{path}: is larger than {_MAX_SETTINGS_BYTES} bytes")
     try:
-        return msgspec.convert(tomllib.loads(content.decode()), kind)
+        return msgspec.convert(tomllib.loads(content.decode()), kind, dec_hook=_from_toml)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadConfiguration(f"{path}: is not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise BadConfiguration(f"{path}: {error}") from error
+
+
+def _from_toml(kind: type, value: object) -> object:
+    if kind is Path and isinstance(value, str) and "\0" not in value:
+        return Path(value).expanduser()
+    raise ValueError("must be a path")
 
 
 class JsonFormatter(logging.Formatter):

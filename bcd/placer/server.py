@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -35,6 +34,7 @@ from bcd.placer.pki.upkeep import (
 from bcd.placer.placement.booking import Placements
 from bcd.placer.settings import PlacerSettings
 from bcd.signing.certificates import Role
+from bcd.signing.keyfile import Credentials
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
@@ -56,11 +56,12 @@ class Placer:
         self._api_tls = self._own("api", (Role.PLACER, "placer"), settings.api.names)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
+        self._shown: tuple[Credentials, grpc.ServerCertificateConfiguration] | None = None
         self.port = 0
 
     def _own(self, name: str, subject: tuple[Role, str], names: tuple[str, ...]) -> OwnCredentials:
         folder = self._settings.state / name
-        return OwnCredentials(Path(folder), self._secrets.authority, subject, names)
+        return OwnCredentials(folder, self._secrets.authority, subject, names)
 
     async def start(self) -> None:
         """Make what is missing of the placer's own credentials, start the loops and the API."""
@@ -94,10 +95,7 @@ class Placer:
         server = grpc.aio.server(options=API_SERVER_OPTIONS)
         self._register(server, signer, placements)
         await _register_standard(server)
-        assert self._api_tls.current is not None
-        tls = grpc.dynamic_ssl_server_credentials(
-            tls_configuration(self._api_tls.current), self._current_tls
-        )
+        tls = grpc.dynamic_ssl_server_credentials(self._current_tls(), self._current_tls)
         listen = self._settings.api.listen
         try:
             self.port = server.add_secure_port(listen, tls)
@@ -111,8 +109,11 @@ class Placer:
 
     def _current_tls(self) -> grpc.ServerCertificateConfiguration:
         """Asked by gRPC at each handshake, in a thread of its own; must not block."""
-        assert self._api_tls.current is not None
-        return tls_configuration(self._api_tls.current)
+        current = self._api_tls.current
+        assert current is not None
+        if self._shown is None or self._shown[0] is not current:
+            self._shown = (current, tls_configuration(current))
+        return self._shown[1]
 
     def _register(
         self, server: grpc.aio.Server, signer: CommandSigner, placements: Placements

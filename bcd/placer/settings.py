@@ -5,35 +5,25 @@ from pathlib import Path
 import msgspec
 
 
-class ApiSettings(
-    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
-):
+class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the API listens, and the DNS names and addresses that clients dial it by."""
 
-    listen: str = "127.0.0.1:7443"
+    listen: str = "127.0.0.1:7445"
     names: tuple[str, ...] = ("localhost", "127.0.0.1")
 
 
-class PolicySettings(
-    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
-):
+class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A folder of ``*.cedar`` files; without one everybody may act within their own tenants."""
 
     folder: Path | None = None
 
 
-class PlacerSettings(
-    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
-):
-    """``state`` holds CA, command key and issuer key.
-
-    ``gateway`` names the settings file of a gateway inside this process, where there is one.
-    """
+class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``database`` is a URL; ``state`` holds CA, command key and issuer key."""
 
     database: str
     state: Path = Path("/var/lib/bcd-placer")
     trust_domain: str = "bcd.local"
     api: ApiSettings = ApiSettings()
     policy: PolicySettings = PolicySettings()
-    gateway: Path | None = None
     log_level: str = "info"

@@ -17,7 +17,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from bcd.cli.program import load_settings
-from bcd.model.errors import BadConfiguration, BcdError, Reason
+from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
 from bcd.wire.bounds import NODE_CHANNEL_OPTIONS
 from bcd.wire.status import decode_error
 
@@ -29,9 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Message)
 
 
-class ClientSettings(
-    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
-):
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The API's address, the CA to check it against, and who calls.
 
     ``tenant`` and ``pool`` are used where a command does not name one.
@@ -119,7 +117,7 @@ class Connection:
         except grpc.RpcError as error:
             failure = decode_error(error)
             if failure.reason is Reason.UNAVAILABLE:
-                raise BcdError(
+                raise Unavailable(
                     f"{self.settings.api} does not answer ({failure.message}); is it running?"
                 ) from error
             raise failure from error

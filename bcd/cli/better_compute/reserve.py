@@ -17,7 +17,7 @@ from bcd.cli.better_compute.connection import (
     tenant_option,
 )
 from bcd.cli.better_compute.show import print_json, print_reservation
-from bcd.model.errors import BadConfiguration, BcdError, InvalidInput
+from bcd.model.errors import BadConfiguration, InvalidInput, Unavailable
 from bcd.model.units import parse_duration_ms
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
@@ -115,8 +115,8 @@ def _create(
     stub = ReservationsServiceStub(connection.channel)
     try:
         return connection.call(stub.CreateReservation, request).reservation
-    except BcdError as error:
-        error.message += f"\n(the idempotency key was {request.idempotency_key})"
+    except Unavailable as error:
+        error.message += f"\nask again with --key {request.idempotency_key}: it books once"
         raise
 
 
