@@ -1,0 +1,90 @@
+"""``better-compute dev``: the whole system on this machine, with simulated hosts."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bcd.cli.better_compute.connection import (
+    ENVIRONMENT,
+    errors_shown,
+    running_systems,
+    user_file,
+)
+
+
+@click.command()
+@click.option("--sim", "hosts", type=click.IntRange(1, 1000), required=True, metavar="N")
+@click.option("--profile", default="dgx-h100", show_default=True, help="Hardware of the hosts.")
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep everything here, to go on with it later; else it goes when dev ends.",
+)
+def dev(hosts: int, profile: str, state: Path | None) -> None:
+    """Run the whole system here with N simulated hosts, until Ctrl-C."""
+    from bcd.cli.program import JsonFormatter
+
+    with errors_shown(), _state_folder(state) as folder:
+        handler = logging.FileHandler(folder / "dev.log")
+        handler.setFormatter(JsonFormatter())
+        logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        asyncio.run(_serve(folder, hosts, profile))
+
+
+@contextlib.contextmanager
+def _state_folder(given: Path | None) -> Iterator[Path]:
+    if given is None:
+        with tempfile.TemporaryDirectory(prefix="better-compute-") as scratch:
+            yield Path(scratch)
+    else:
+        given.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield given.resolve()
+
+
+async def _serve(folder: Path, hosts: int, profile: str) -> None:
+    from bcd.cli.development import DevSystem
+
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    system = DevSystem(folder, hosts, profile)
+    starting = asyncio.create_task(system.start())
+    waiting = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            ready = starting.result()
+            click.echo(
+                f"ready: {hosts} hosts, {ready.usage.devices} GPUs; in another terminal:"
+                f" {_next_command(ready.config)}"
+            )
+            await stopping.wait()
+    finally:
+        waiting.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, waiting, return_exceptions=True)
+        await system.stop()
+
+
+def _next_command(config: Path) -> str:
+    """What to type next; names the configuration where it would not be found by itself."""
+    program = "better-compute"
+    if shutil.which(program) is None:
+        program = shlex.quote(sys.argv[0])
+    command = f"{program} reserve --gpus 4 --topology nvlink-all --for 8h"
+    alone = running_systems() == [config] and not user_file().exists()
+    if alone and ENVIRONMENT not in os.environ:
+        return command
+    return f"{ENVIRONMENT}={shlex.quote(str(config))} {command}"
