@@ -122,6 +122,7 @@ class Connected:
         tick = loop_time >= self._tick_at
         if tick:
             self._tick_at = loop_time + self._settings.tick_ms / 1000
+            self._counters["ticks"] += 1
         await self.flush()
         await self._end_fenced()
         if tick or self._revoked_due:

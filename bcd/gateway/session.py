@@ -84,6 +84,7 @@ class Session:
         self._counters = counters
         self._inbox: asyncio.Queue[pb.ConnectRequest] = asyncio.Queue(_INBOX)
         self._outbox = Outbox(stream.write, self._newest_state, settings.write_timeout_ms)
+        self._listening = True
         self._ended: asyncio.Future[Ending | None] = loop.create_future()
 
     def end(self, reason: Ending | None) -> None:
@@ -108,7 +109,8 @@ class Session:
             if reason is not None:
                 self._counters[f"goaway_{reason.name}"] += 1
             self._outbox.close(reason.frame() if reason is not None else None)
-            await asyncio.wait({writing}, timeout=_FAREWELL_S)
+            if self._listening:
+                await asyncio.wait({writing}, timeout=_FAREWELL_S)
         finally:
             for task in tasks:
                 task.cancel()
@@ -122,6 +124,10 @@ class Session:
             case SlowPeer():
                 self._counters["slow_peers"] += 1
                 logger.warning("node does not read", extra=self.fields(reason=str(error)))
+                self._listening = False
+                self.end(None)
+            case grpc.aio.BaseError():  # the stream broke under a write
+                self._listening = False
                 self.end(None)
             case StoreUnavailable():
                 self.end(ending.overloaded("the database is out of reach"))
@@ -185,7 +191,7 @@ class Session:
     async def _take(self, frame: pb.ConnectRequest) -> None:
         match frame.WhichOneof("message"):
             case "heartbeat":
-                self._counters["heartbeats"] += 1
+                self._counters["frames_heartbeat"] += 1
             case "inventory" | "report" | "ack":
                 await self._inbox.put(frame)
             case "goodbye":
@@ -219,7 +225,7 @@ class Session:
     def _parse(self, frame: pb.ConnectRequest) -> Item | None:
         kind = frame.WhichOneof("message")
         assert kind is not None
-        self._counters[f"{kind}s"] += 1
+        self._counters[f"frames_{kind}"] += 1
         match kind:
             case "report":
                 return read_report(self.node_id, frame.report)

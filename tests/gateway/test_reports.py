@@ -1,0 +1,194 @@
+"""Reports on their way up: stored as received, acknowledged after the commit, never judged."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from bcd.model.ids import AllocationId, NodeId
+from bcd.model.report import Bound, Released, Report
+from bcd.signing import keys
+from bcd.signing.envelope import PayloadType, seal
+from bcd.store import reports
+from bcd.store.reports import StoredReport
+from bcd.wire.node.v1 import envelope_pb2
+from bcd.wire.node.v1 import gateway_pb2 as pb
+from bcd.wire.report import encode_report
+from tests.gateway.conftest import Connect, Site
+from tests.gateway.node import TestNode
+from tests.store.world import make_allocation, make_draft, new_id
+
+KEY = keys.generate_key()
+STORED = pb.REPORT_ACK_STATUS_STORED
+IGNORED = pb.REPORT_ACK_STATUS_IGNORED
+REJECTED = pb.REPORT_ACK_STATUS_REJECTED
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A connected node with an allocation."""
+
+    node: TestNode
+    allocation_id: AllocationId
+
+    def report(self, number: int) -> Report:
+        return Report(
+            node_id=self.node.node_id,
+            number=number,
+            boot_id="boot",
+            allocation_id=self.allocation_id,
+            signed_at_ms=1,
+            outcome=Bound(("bcd.dev/gpu=GPU-0",), "/run/bcd/allocations/x.env"),
+        )
+
+    async def send(self, envelope: envelope_pb2.Envelope) -> None:
+        await self.node.send(pb.ConnectRequest(report=envelope))
+
+    async def answer(self, envelope: envelope_pb2.Envelope) -> pb.ReportAck:
+        """Send a report and take its acknowledgement."""
+        await self.send(envelope)
+        ack: pb.ReportAck = await self.node.receive_kind("report_ack")
+        return ack
+
+
+def sealed(report: Report) -> envelope_pb2.Envelope:
+    return seal(KEY, PayloadType.ATTESTED_REPORT, encode_report(report))
+
+
+async def allocation_of(site: Site, node_id: NodeId) -> AllocationId:
+    return await site.database.write(
+        lambda tx: make_allocation(tx, make_draft(tx, site.pool_id), node_id)
+    )
+
+
+@pytest.fixture
+async def holder(new_node: Connect, site: Site) -> Holder:
+    node = await new_node()
+    await node.welcome()
+    return Holder(node, await allocation_of(site, node.node_id))
+
+
+async def on_record(site: Site, holder: Holder) -> list[StoredReport]:
+    return list(await site.database.write(reports.unjudged, holder.node.node_id, 1000))
+
+
+async def test_a_report_is_stored_as_received_and_then_acknowledged(
+    holder: Holder, site: Site
+) -> None:
+    envelope = sealed(holder.report(5))
+    received = envelope.SerializeToString() + bytes([0xF8, 0x3E, 0x01])  # from a newer daemon
+    ack = await holder.answer(envelope_pb2.Envelope.FromString(received))
+    assert (ack.key_id, ack.number, ack.status) == (envelope.key_id, 5, STORED)
+    (stored,) = await on_record(site, holder)
+    assert stored.envelope == received
+    assert (stored.number, stored.key_id) == (5, envelope.key_id)
+    assert stored.allocation_id == holder.allocation_id
+
+
+async def test_an_acknowledged_report_is_committed(holder: Holder, site: Site) -> None:
+    for number in range(1, 6):
+        await holder.answer(sealed(holder.report(number)))
+        assert len(await on_record(site, holder)) == number
+
+
+async def test_the_same_report_again_is_acknowledged_and_kept_once(
+    holder: Holder, site: Site
+) -> None:
+    envelope = sealed(holder.report(5))
+    for _ in range(3):
+        assert (await holder.answer(envelope)).status == STORED
+    assert len(await on_record(site, holder)) == 1
+
+
+async def test_a_burst_of_reports_is_acknowledged_in_order(holder: Holder, site: Site) -> None:
+    numbers = list(range(1, 101))
+    for number in numbers:
+        await holder.send(sealed(holder.report(number)))
+    acks = [await holder.node.receive_kind("report_ack") for _ in numbers]
+    assert [ack.number for ack in acks] == numbers
+    assert {ack.status for ack in acks} == {STORED}
+    assert [report.number for report in await on_record(site, holder)] == numbers
+
+
+async def test_unsigned_and_badly_signed_reports_are_stored_for_the_placer_to_judge(
+    holder: Holder, site: Site
+) -> None:
+    signed = sealed(holder.report(1))
+    unsigned = envelope_pb2.Envelope(payload=signed.payload)
+    forged = envelope_pb2.Envelope()
+    forged.CopyFrom(signed)
+    forged.signature = b"forged"
+    other_purpose = seal(KEY, PayloadType.RENEWAL, encode_report(holder.report(2)))
+    for envelope in (unsigned, forged, other_purpose):
+        ack = await holder.answer(envelope)
+        assert ack.status == STORED
+    assert len(await on_record(site, holder)) == 3
+
+
+async def test_a_report_that_names_another_node_is_stored_for_the_placer_to_judge(
+    holder: Holder, site: Site
+) -> None:
+    report = replace(holder.report(1), node_id=NodeId(new_id("node")))
+    assert (await holder.answer(sealed(report))).status == STORED
+
+
+async def test_a_report_about_an_allocation_of_another_node_is_ignored(
+    holder: Holder, site: Site
+) -> None:
+    other_node, _ = await site.add_node()
+    foreign = await allocation_of(site, other_node)
+    unknown = AllocationId(new_id("alloc"))
+    for number, allocation_id in enumerate((foreign, unknown), 1):
+        report = replace(holder.report(number), allocation_id=allocation_id)
+        ack = await holder.answer(sealed(report))
+        assert (ack.number, ack.status) == (number, IGNORED)
+        assert "no such allocation" in ack.reason
+    assert await on_record(site, holder) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "number"),
+    [
+        ({"allocation_id": AllocationId("../../etc/passwd")}, 7),
+        ({"allocation_id": AllocationId("alloc_\n")}, 7),
+        ({"boot_id": "b" * 1000}, 7),
+        ({"boot_id": "nul\0"}, 7),
+        ({"outcome": Bound(("x",) * 2000, "")}, 7),
+    ],
+)
+async def test_a_report_that_cannot_be_filed_is_rejected_with_the_reason(
+    holder: Holder, site: Site, change: dict[str, object], number: int
+) -> None:
+    ack = await holder.answer(sealed(replace(holder.report(number), **change)))  # type: ignore[arg-type]
+    assert (ack.number, ack.status) == (number, REJECTED)
+    assert ack.reason
+    assert await on_record(site, holder) == []
+
+
+async def test_rubbish_is_rejected_and_the_session_goes_on(holder: Holder, site: Site) -> None:
+    huge_number = encode_report(holder.report((1 << 64) - 1))
+    for envelope in (
+        envelope_pb2.Envelope(),
+        envelope_pb2.Envelope(payload=b"\xff\xff"),
+        envelope_pb2.Envelope(payload=b"\0" * 100_000),
+        envelope_pb2.Envelope(payload=huge_number),
+        envelope_pb2.Envelope(payload=encode_report(holder.report(1)), key_id="k\0" * 10),
+        envelope_pb2.Envelope(payload=encode_report(holder.report(1)), key_id="k" * 1000),
+    ):
+        assert (await holder.answer(envelope)).status == REJECTED
+    assert (await holder.answer(sealed(holder.report(1)))).status == STORED
+
+
+async def test_a_fenced_session_stores_nothing_and_ends(holder: Holder, site: Site) -> None:
+    await site.database.write(
+        lambda tx: tx.run("UPDATE sessions SET epoch = 9, process_instance = 'elsewhere'")
+    )
+    await holder.send(sealed(holder.report(1)))
+    goaway = await holder.node.goaway()
+    assert goaway.reason == pb.GOAWAY_REASON_SUPERSEDED
+    assert goaway.process_instance == "elsewhere"
+    assert await on_record(site, holder) == []
+
+
+async def test_outcomes_of_every_kind_are_stored(holder: Holder, site: Site) -> None:
+    report = replace(holder.report(2), outcome=Released(slice_empty=False))
+    assert (await holder.answer(sealed(report))).status == STORED
