@@ -1,0 +1,32 @@
+"""A running system on each chosen engine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.system import System
+from tests.postgres import Cluster
+
+MakeSystem = Callable[..., System]
+
+
+@pytest.fixture
+def make_system(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> MakeSystem:
+    """Declare a system: on PostgreSQL with a gateway process under its restricted role."""
+
+    def make(**options: object) -> System:
+        if engine == "sqlite":
+            return System(tmp_path, f"sqlite:///{tmp_path}/bcd.db", **options)  # type: ignore[arg-type]
+        cluster: Cluster = request.getfixturevalue("postgresql")
+        url = cluster.new_database()
+        return System(tmp_path, url, cluster.gateway_url(url), **options)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def system(make_system: MakeSystem) -> Iterator[System]:
+    """A system whose placer and gateway run, without pools and nodes."""
+    with make_system() as running:
+        yield running
