@@ -94,9 +94,7 @@ def gpu(
 
 def mig(uuid: str, parent: str, profile: str = "1g.10gb", numa: int | None = 0) -> Device:
     """A healthy MIG instance."""
-    return replace(
-        gpu(uuid, numa), device_class=DeviceClass.MIG, gpu=parent, profile=profile
-    )
+    return replace(gpu(uuid, numa), device_class=DeviceClass.MIG, gpu=parent, profile=profile)
 
 
 def dgx(name: str, gpus: int = 8) -> tuple[Device, ...]:
@@ -161,7 +159,7 @@ class World:
 
     database: Database
     authority: Authority
-    pool_id: PoolId = PoolId("")
+    pool_id: PoolId = field(default_factory=lambda: PoolId(""))
     policy: AllowAll = field(default_factory=AllowAll)
     placements: Placements = field(default_factory=Placements)
 
@@ -178,9 +176,7 @@ class World:
 
     async def add_pool(self, name: str = "pool", policy: PoolPolicy | None = None) -> PoolId:
         """A pool of TENANT; the first one is the world's default."""
-        pool = await self.database.write(
-            pools.create, name, TENANT, "eu-1", policy or PoolPolicy()
-        )
+        pool = await self.database.write(pools.create, name, TENANT, "eu-1", policy or PoolPolicy())
         self.pool_id = self.pool_id or pool.id
         return pool.id
 

@@ -23,9 +23,7 @@ from bcd.model.units import parse_duration_ms
 
 MAX_WAIT_MS = 30_000
 _BINDINGS = ("hold", "kubernetes", "node", "instance")
-
-Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Text = Annotated[str, msgspec.Meta(max_length=256)]
+_MAX_TEXT_BYTES = 256
 
 
 class _Strict(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -36,8 +34,8 @@ class _DeviceInput(_Strict):
     device_class: DeviceClass = msgspec.field(name="class")
     count: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     topology: Topology = Topology.ANY
-    model: Text = ""
-    profile: Text = ""
+    model: str = ""
+    profile: str = ""
 
 
 class _ResourcesInput(_Strict):
@@ -55,7 +53,7 @@ class _GangInput(_Strict):
 
 
 class _NodeInput(_Strict):
-    profile_id: Id
+    profile_id: str
     profile_version: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -64,18 +62,18 @@ class _WaitInput(_Strict):
 
 
 class _CreateInput(_Strict):
-    tenant_id: Id
-    pool_id: Id
+    tenant_id: str
+    pool_id: str
     devices: Annotated[tuple[_DeviceInput, ...], msgspec.Meta(min_length=1, max_length=8)]
-    duration: str
-    idempotency_key: Id
+    duration: str | int
+    idempotency_key: str
     start: Annotated[int, msgspec.Meta(ge=0)] | None = None
     binding: str = Binding.HOLD
     resources: _ResourcesInput | None = None
     gang: _GangInput | None = None
     spot: bool = False
     lease_seconds: Annotated[int, msgspec.Meta(ge=1, le=31_536_000)] | None = None
-    labels: Annotated[dict[Id, Text], msgspec.Meta(max_length=32)] = {}
+    labels: Annotated[dict[str, str], msgspec.Meta(max_length=32)] = {}
     node: _NodeInput | None = None
     wait: _WaitInput | None = None
     dry_run: bool = False
@@ -98,6 +96,9 @@ def parse_create(document: Mapping[str, Any]) -> Create:
         given = msgspec.convert(document, _CreateInput)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise InvalidInput("document", "has half a surrogate pair, which is no text") from error
+    _refuse_unsound_texts(given)
     _refuse_unsupported(given)
     return Create(
         tenant_id=given.tenant_id,
@@ -105,7 +106,7 @@ def parse_create(document: Mapping[str, Any]) -> Create:
         request=Request(
             pool_id=PoolId(parse_type_id("pool", given.pool_id, "poolId")),
             devices=tuple(_ask(device) for device in given.devices),
-            duration=f"{parse_duration_ms(given.duration)}ms",
+            duration=f"{parse_duration_ms(str(given.duration))}ms",
             binding=Binding(given.binding),
             labels=dict(sorted(given.labels.items())),
         ),
@@ -122,6 +123,32 @@ def _ask(device: _DeviceInput) -> DeviceAsk:
         model=device.model,
         profile=device.profile,
     )
+
+
+def _refuse_unsound_texts(given: _CreateInput) -> None:
+    """Bytes, not characters, are bounded (spec 2.5); no database stores a NUL or half a character.
+
+    The pool's id, the duration and the binding have forms of their own, checked elsewhere.
+    """
+    for field, name in (("tenantId", given.tenant_id), ("idempotencyKey", given.idempotency_key)):
+        _require_text(field, name, empty=False)
+    if given.node is not None:
+        _require_text("node.profileId", given.node.profile_id, empty=False)
+    for position, device in enumerate(given.devices):
+        _require_text(f"devices[{position}].model", device.model)
+        _require_text(f"devices[{position}].profile", device.profile)
+    for key, value in given.labels.items():
+        _require_text("labels", key, empty=False)
+        _require_text(f"labels.{key}", value)
+
+
+def _require_text(field: str, text: str, *, empty: bool = True) -> None:
+    if not text and not empty:
+        raise InvalidInput(field, "must not be empty")
+    if not text.isprintable():
+        raise InvalidInput(field, "must have printable characters only")
+    if len(text.encode()) > _MAX_TEXT_BYTES:
+        raise InvalidInput(field, f"must be at most {_MAX_TEXT_BYTES} bytes")
 
 
 def _refuse_unsupported(given: _CreateInput) -> None:
@@ -144,9 +171,11 @@ def _refuse_unsupported(given: _CreateInput) -> None:
             raise Unsupported(f"{field}{value} is not supported yet; leave it out", field=field)
 
 
-_AT = re.compile(r"(.*) - at `\$\.?(.*)`\Z", re.DOTALL)
+_AT = re.compile(r"(.*) - at `(?:key` in `)?\$\.?(.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
+# A status travels in a header of 8 KiB, percent-encoded.
 _MAX_FIELD = 256
+_MAX_RULE = 200
 
 
 def _invalid(message: str) -> InvalidInput:
@@ -157,7 +186,7 @@ def _invalid(message: str) -> InvalidInput:
     if named:
         path = f"{path}.{named[2]}" if path else named[2]
         rule = "is not a known field" if "unknown" in named[1] else "is required"
-    return InvalidInput(path[:_MAX_FIELD], rule[:1024])
+    return InvalidInput(path[:_MAX_FIELD], rule[:_MAX_RULE])
 
 
 def request_hash(request: Request) -> str:
