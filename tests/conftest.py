@@ -1,7 +1,8 @@
 """Options and fixtures of the whole suite: which engines, how many rounds, which extras.
 
-A test that asks for ``database`` or ``database_url`` runs once on each chosen engine. A folder
-named after an option is collected only with that option, so that nothing is ever skipped.
+A test that asks for ``database`` or ``database_url`` runs once on each chosen engine, or on the one
+that its folder is named after. A folder named after an option is collected only with that option,
+so that nothing is ever skipped.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -43,7 +44,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "engine" in metafunc.fixturenames:
-        metafunc.parametrize("engine", chosen_engines(metafunc.config), scope="session")
+        folder = metafunc.definition.path.parent.name
+        chosen = chosen_engines(metafunc.config)
+        engines = (folder,) if folder in chosen else chosen
+        metafunc.parametrize("engine", engines, scope="session")
 
 
 @pytest.fixture

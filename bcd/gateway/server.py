@@ -183,10 +183,11 @@ class Gateway:
             logger.warning("sessions not closed", extra={"reason": error.message})
         logger.info("gateway stopped", extra={"counters": dict(self._counters)})
 
-    async def run(self, stopping: asyncio.Event) -> None:
+    async def run(self, stopping: asyncio.Event, *, on_ready: Callable[[], None]) -> None:
         """Serve until ``stopping`` is set."""
         try:
             await self.start()
+            on_ready()
             await stopping.wait()
         finally:
             await self.stop()

@@ -1,5 +1,7 @@
 """What an operator sets: the gateway's part, and the file of ``bcd-gateway`` alone."""
 
+from pathlib import Path
+
 import msgspec
 
 
@@ -24,10 +26,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file of ``bcd-gateway``. ``names`` are the DNS names and addresses that nodes dial."""
+    """The file of ``bcd-gateway`` alone.
+
+    ``state`` is the folder of its key and certificate, ``names`` the DNS names and addresses that
+    nodes dial, ``id`` the name in its certificate, the host's when empty.
+    """
 
     database: str
-    state: str = "/var/lib/bcd-gateway"
+    state: Path = Path("/var/lib/bcd-gateway")
     names: tuple[str, ...] = ()
     id: str = ""
     log_level: str = "info"

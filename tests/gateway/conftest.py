@@ -84,6 +84,10 @@ class Site:
         node = TestNode(gateway.node_port, credentials, node_id)
         return await self.stack.enter_async_context(node)
 
+    async def reconnect(self, gateway: Gateway, node: TestNode) -> TestNode:
+        """Another connection of a node that has one."""
+        return await self.connect(gateway, node.node_id, node.credentials)
+
     async def new_node(self, gateway: Gateway) -> TestNode:
         """A connection of a new node, before its Hello."""
         return await self.connect(gateway, *await self.add_node())

@@ -27,6 +27,7 @@ class TestNode:
 
     def __init__(self, port: int, credentials: Credentials, node_id: NodeId) -> None:
         self.node_id = node_id
+        self.credentials = credentials
         self.process_instance = str(uuid.uuid4())
         self._channel = grpc.aio.secure_channel(
             f"127.0.0.1:{port}",

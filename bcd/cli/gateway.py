@@ -1,0 +1,145 @@
+"""The command ``bcd-gateway``: runs the nodes' front door alone, and gets its first certificate."""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import bcd
+from bcd.cli.program import configure_logs, load_settings, notify, run_program
+from bcd.model.errors import BadConfiguration, BcdError
+
+_CONFIG = Path("/etc/bcd/gateway.toml")
+_MAX_FILE_BYTES = 1 << 20
+
+
+def main() -> None:
+    """The console script."""
+    # gRPC reads these when it is loaded, which the verbs below do.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    arguments = _parser().parse_args()
+    verb = _run if arguments.verb == "run" else _enroll
+    run_program("bcd-gateway", lambda: verb(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bcd-gateway", description="GPU reservations: the nodes' front door."
+    )
+    parser.add_argument("--version", action="version", version=f"bcd-gateway {bcd.__version__}")
+    settings = argparse.ArgumentParser(add_help=False)
+    settings.add_argument(
+        "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("run", parents=[settings], help="run the gateway in the foreground")
+    enroll = verbs.add_parser(
+        "enroll", parents=[settings], help="get this gateway's first certificate from the placer"
+    )
+    enroll.add_argument("--placer", required=True, metavar="HOST:PORT", help="the placer's API")
+    enroll.add_argument(
+        "--token-file", required=True, type=Path, metavar="FILE", help="an administrator's token"
+    )
+    enroll.add_argument(
+        "--ca-file", required=True, type=Path, metavar="FILE", help="the placer's CA, in PEM"
+    )
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from bcd.gateway.identity import Identity
+    from bcd.gateway.settings import Program
+    from bcd.store.open import is_sqlite, open_database
+
+    settings = load_settings(arguments.config, Program)
+    if is_sqlite(settings.database):
+        raise BadConfiguration(
+            "database: a SQLite file belongs to the placer's process; run bcd-placer run"
+            " --with-gateway there, or use PostgreSQL"
+        )
+    configure_logs(settings.log_level)
+    identity = Identity.load(settings.state)
+    database = open_database(settings.database, migrate=False)
+
+    async def serve() -> int:
+        from bcd.gateway.server import Gateway
+
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        gateway = Gateway(database, identity, settings.gateway)
+        try:
+            await gateway.run(stopping, on_ready=lambda: notify("READY=1"))
+        finally:
+            await database.close()
+        return 0
+
+    return asyncio.run(serve())
+
+
+def _enroll(arguments: argparse.Namespace) -> int:
+    from bcd.gateway.application import Application, apply
+    from bcd.gateway.server import wall_clock_ms
+    from bcd.gateway.settings import Program
+    from bcd.signing.certificates import validity_ms
+    from bcd.signing.keyfile import CREDENTIALS, save_credentials
+
+    settings = load_settings(arguments.config, Program)
+    if not settings.names:
+        raise BadConfiguration(
+            f"{arguments.config}: names is empty; give the names by which nodes dial this gateway"
+        )
+    application = Application(
+        placer=arguments.placer,
+        ca=_read_ca(arguments.ca_file),
+        token=_read_token(arguments.token_file),
+        gateway_id=settings.id or socket.gethostname()[:63],
+        names=settings.names,
+    )
+    try:
+        credentials = apply(application, wall_clock_ms())
+    except BcdError as error:
+        raise BadConfiguration(f"{arguments.placer}: {error.message}") from error
+    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    save_credentials(settings.state, credentials)
+    if os.geteuid() == 0:  # the service's user owns the folder, and has to read the file
+        owner = settings.state.stat()
+        os.chown(settings.state / CREDENTIALS, owner.st_uid, owner.st_gid)
+    print(settings.state / CREDENTIALS)
+    hours = (validity_ms(credentials.leaf)[1] - wall_clock_ms()) // 3_600_000
+    print(
+        f"gateway {application.gateway_id} is enrolled; its certificate renews itself while the"
+        f" gateway runs, start it within {hours} hours",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _read_token(path: Path) -> str:
+    token = _read(path).strip()
+    if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
+        raise BadConfiguration(f"{path}: is not a bearer token; make one: bcd-placer token")
+    return token.decode("ascii")
+
+
+def _read_ca(path: Path) -> bytes:
+    from bcd.signing.keyfile import load_bundle
+
+    pem = _read(path)
+    try:
+        load_bundle(pem)
+    except ValueError as error:
+        raise BadConfiguration(f"{path}: is not a PEM certificate; take the placer's") from error
+    return pem
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE_BYTES)
+    except OSError as error:
+        raise BadConfiguration(f"{path}: cannot be read ({error.strerror})") from error
