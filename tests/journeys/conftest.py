@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,15 @@ MakeSystem = Callable[..., System]
 def make_system(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> MakeSystem:
     """Declare a system: on PostgreSQL with a gateway process under its restricted role."""
 
-    def make(**options: object) -> System:
-        if engine == "sqlite":
-            return System(tmp_path, f"sqlite:///{tmp_path}/bcd.db", **options)  # type: ignore[arg-type]
+    if engine == "sqlite":
+        urls = (f"sqlite:///{tmp_path}/bcd.db", "")
+    else:
         cluster: Cluster = request.getfixturevalue("postgresql")
         url = cluster.new_database()
-        return System(tmp_path, url, cluster.gateway_url(url), **options)  # type: ignore[arg-type]
+        urls = (url, cluster.gateway_url(url))
+
+    def make(**options: Any) -> System:
+        return System(tmp_path, *urls, **options)
 
     return make
 

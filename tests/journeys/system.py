@@ -34,6 +34,12 @@ def free_port() -> int:
         return port
 
 
+def listens(port: int) -> bool:
+    """Whether somebody takes connections on a port of the loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def wait_until(what: str, holds: Callable[[], bool], timeout_s: float = READY_S) -> None:
     """Poll a condition; fails naming ``what`` after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
@@ -192,6 +198,7 @@ class System:
             str(self.state / "ca.pem"),
         )  # fmt: skip
         self.program("gateway", command, "run", "--config", str(self.gateway_file)).start()
+        wait_until("the gateway listens", lambda: listens(self.enrol_port))
 
     def program(self, name: str, *command: str) -> Program:
         """Declare a process."""
