@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bcd.model.reservation import Request
+from bcd.model.reservation import DeviceAsk, Request
 from bcd.model.units import HOUR_MS
 from bcd.placer.admission.quota import gpu_equivalents
 
@@ -26,7 +26,8 @@ def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> 
     tags: Counter[str] = Counter()
     for ask in request.devices:
         tags[f"class:{ask.device_class}"] += ask.count
-        tags[f"model:{ask.model or ANY_MODEL}"] += ask.count
+        for word in _model_words(ask):
+            tags[f"model:{word}"] += ask.count
     duration_ms = request.duration_ms
     return Attributes(
         attrs={
@@ -36,7 +37,7 @@ def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> 
             "region": region,
             "gpus": math.ceil(gpu_equivalents(request)),
             "classes": sorted({ask.device_class.value for ask in request.devices}),
-            "models": sorted({ask.model or ANY_MODEL for ask in request.devices}),
+            "models": sorted({word for ask in request.devices for word in _model_words(ask)}),
             "durationHours": -(-duration_ms // HOUR_MS),
             "durationMs": duration_ms,
             "startMs": 0,
@@ -51,3 +52,12 @@ def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> 
         },
         tags=tags,
     )
+
+
+def _model_words(ask: DeviceAsk) -> frozenset[str]:
+    """The words that a device's model must have, in capitals, or ``any``.
+
+    Placement compares words and not their case, so a cap on ``H100`` must see it in
+    ``nvidia h100`` too. By way of lower case, which is what placement compares.
+    """
+    return frozenset(ask.model.lower().upper().split()) or frozenset({ANY_MODEL})

@@ -49,14 +49,20 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Refused; ``rules`` are ids of forbidding policies, ``caps`` attributes that were too much."""
+    """Refused; ``rules`` are ids of forbidding policies, ``caps`` attributes that were too much.
+
+    ``broken`` says that a policy could not be evaluated, which refuses whatever the others say.
+    """
 
     rules: tuple[str, ...] = ()
     caps: tuple[str, ...] = ()
+    broken: bool = False
 
     @property
     def sentence(self) -> str:
         """Why, for people."""
+        if self.broken:
+            return "a policy could not be evaluated; ask an administrator to look at the log"
         parts = []
         if self.rules:
             parts.append(f"forbidden by {', '.join(self.rules)}")
@@ -97,7 +103,8 @@ class CedarPolicy:
         if result.diagnostics.errors:
             # The texts repeat the entities: for operators only.
             logger.error("policy error", extra={"errors": result.diagnostics.errors})
-        elif result.decision is cedarpy.Decision.Allow:
+            return Denied(broken=True)
+        if result.decision is cedarpy.Decision.Allow:
             return Allowed()
         names = result.diagnostics.id_annotations_by_reason
         rules = tuple(names.get(reason, reason) for reason in result.diagnostics.reasons)

@@ -1,0 +1,75 @@
+"""What a policy sees of a request."""
+
+from typing import Any
+
+import pytest
+
+from bcd.placer.admission.attributes import Attributes, attributes_of
+from bcd.placer.admission.request import parse_create
+from tests.placer.admission.test_request import document
+
+
+def seen(**changes: Any) -> Attributes:
+    return attributes_of("acme", "i|alice", "eu-1", parse_create(document(**changes)).request)
+
+
+def test_a_policy_sees_the_whole_request() -> None:
+    devices = [
+        {"class": "gpu", "count": 4, "model": "H100", "topology": "nvlink-all"},
+        {"class": "gpu.mig", "count": 2, "profile": "1g.10gb"},
+    ]
+    attributes = seen(devices=devices, duration="90m", labels={"team": "x"})
+    assert attributes.attrs == {
+        "tenant": "acme",
+        "owner": "i|alice",
+        "pool": document()["poolId"],
+        "region": "eu-1",
+        "gpus": 5,
+        "classes": ["gpu", "gpu.mig"],
+        "models": ["H100", "any"],
+        "durationHours": 2,
+        "durationMs": 5_400_000,
+        "startMs": 0,
+        "spot": False,
+        "binding": "hold",
+        "gangSize": 1,
+        "topologies": ["any", "nvlink-all"],
+        "vcpu": 0,
+        "memoryGiB": 0,
+        "leaseSeconds": 0,
+        "labels": ["team=x"],
+    }
+    assert attributes.tags == {"class:gpu": 4, "model:H100": 4, "class:gpu.mig": 2, "model:any": 2}
+
+
+@pytest.mark.parametrize(
+    ("duration", "hours"), [("1", 1), ("1h", 1), ("3600001", 2), ("72h", 72), ("259200001", 73)]
+)
+def test_hours_are_rounded_up(duration: str, hours: int) -> None:
+    assert seen(duration=duration).attrs["durationHours"] == hours
+
+
+@pytest.mark.parametrize(("instances", "gpus"), [(1, 1), (7, 1), (8, 2), (14, 2), (15, 3)])
+def test_seven_instances_are_a_gpu_and_a_part_counts_whole(instances: int, gpus: int) -> None:
+    assert seen(devices=[{"class": "gpu.mig", "count": instances}]).attrs["gpus"] == gpus
+
+
+@pytest.mark.parametrize("model", ["H100", "h100", " NVIDIA  h100 ", "h100 80gb"])
+def test_a_model_is_seen_by_its_words_however_they_are_spelt(model: str) -> None:
+    attributes = seen(devices=[{"class": "gpu", "count": 3, "model": model}])
+    assert "H100" in attributes.attrs["models"]
+    assert attributes.tags["model:H100"] == 3
+
+
+def test_a_letter_that_only_looks_like_another_case_is_the_same_word() -> None:
+    kelvin = seen(devices=[{"class": "gpu", "count": 1, "model": "\N{KELVIN SIGN}80"}])
+    assert kelvin.attrs["models"] == ["K80"]
+
+
+def test_a_model_of_blanks_is_any_model() -> None:
+    assert seen(devices=[{"class": "gpu", "count": 1, "model": "  "}]).attrs["models"] == ["any"]
+
+
+def test_counts_of_several_entries_add_up() -> None:
+    devices = [{"class": "gpu", "count": 8, "model": "H100"}] * 3
+    assert seen(devices=devices).tags == {"class:gpu": 24, "model:H100": 24}

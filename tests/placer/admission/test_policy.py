@@ -1,0 +1,192 @@
+"""Cedar policies: caps, and that nothing but a clean allowance allows."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bcd.model.caller import Caller
+from bcd.model.errors import BadConfiguration
+from bcd.placer.admission.attributes import Attributes, attributes_of
+from bcd.placer.admission.policy import Action, Allowed, CedarPolicy, Decision, Denied
+from bcd.placer.admission.request import parse_create
+from tests.placer.admission.test_request import ALICE, document
+
+CAPS = """
+@id("research")
+permit (principal in Compute::Group::"research",
+        action == Compute::Action::"compute:reservations:create", resource)
+when {
+  principal.tenants.contains(resource.tenant) && ["eu-1", "eu-2"].contains(resource.region)
+  && resource.gpus <= 8 && resource.durationHours <= 72 && !resource.models.contains("any")
+};
+
+@id("no-notebooks")
+forbid (principal, action, resource) when { resource.labels.contains("kind=notebook") };
+"""
+RESEARCHER = replace(ALICE, groups=frozenset({"research"}))
+
+
+def policy(folder: Path, text: str) -> CedarPolicy:
+    (folder / "caps.cedar").write_text(text)
+    return CedarPolicy(folder)
+
+
+def resource(region: str = "eu-1", count: int = 8, **changes: Any) -> Attributes:
+    devices = [{"class": "gpu", "count": count, "model": changes.pop("model", "H100")}]
+    asked = document(devices=devices, **({"duration": "72h"} | changes))
+    return attributes_of("acme", ALICE.owner, region, parse_create(asked).request)
+
+
+def decided(folder: Path, asked: Attributes, caller: Caller = RESEARCHER) -> Decision:
+    return policy(folder, CAPS).decide(caller, Action.CREATE, asked)
+
+
+def test_at_most_8_h100s_for_at_most_72_hours_in_these_regions_is_one_policy(
+    tmp_path: Path,
+) -> None:
+    assert decided(tmp_path, resource()) == Allowed()
+    assert decided(tmp_path, resource("eu-2", count=1, duration="1h")) == Allowed()
+
+
+@pytest.mark.parametrize(
+    ("asked", "caps"),
+    [
+        (resource(count=9), ("gpus",)),
+        (resource(duration="72h1ms"), ("duration",)),
+        (resource(model=""), ("models",)),
+        (resource("us-1"), ()),
+        (resource(count=9, duration="100h"), ()),
+    ],
+    ids=["too many", "too long", "any model", "elsewhere", "two caps at once"],
+)
+def test_a_refusal_names_the_caps_that_failed(
+    tmp_path: Path, asked: Attributes, caps: tuple[str, ...]
+) -> None:
+    assert decided(tmp_path, asked) == Denied(caps=caps)
+
+
+def test_a_forbidding_rule_is_named_by_its_id(tmp_path: Path) -> None:
+    refused = decided(tmp_path, resource(labels={"kind": "notebook"}))
+    assert isinstance(refused, Denied)
+    assert (refused.rules, refused.caps) == (("no-notebooks",), ("labels",))
+    assert "no-notebooks" in refused.sentence
+
+
+def test_callers_outside_the_group_and_other_actions_are_refused(tmp_path: Path) -> None:
+    assert decided(tmp_path, resource(), ALICE) == Denied()
+    capped = policy(tmp_path, CAPS)
+    assert isinstance(capped.decide(RESEARCHER, Action.READ, resource()), Denied)
+
+
+def test_without_policies_everybody_acts_within_their_own_tenants() -> None:
+    default = CedarPolicy()
+    other = replace(ALICE, tenants=frozenset({"other"}))
+    for action in Action:
+        assert default.decide(ALICE, action, resource()) == Allowed()
+        assert isinstance(default.decide(other, action, resource()), Denied)
+
+
+BROKEN_FORBID = """
+@id("all")
+permit (principal, action, resource);
+@id("broken")
+forbid (principal, action, resource)
+when { resource.durationMs * 9223372036854775807 > 1 };
+"""
+
+
+def test_a_forbid_that_errors_refuses_instead_of_being_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        refused = policy(tmp_path, BROKEN_FORBID).decide(RESEARCHER, Action.CREATE, resource())
+    assert refused == Denied(broken=True)
+    assert "policy error" in caplog.text
+
+
+def test_a_policy_error_says_nothing_of_the_entities_or_the_permitting_rules(
+    tmp_path: Path,
+) -> None:
+    refused = policy(tmp_path, BROKEN_FORBID).decide(RESEARCHER, Action.CREATE, resource())
+    assert isinstance(refused, Denied)
+    for secret in ("alice", "acme", "all", "9223372036854775807", "Compute::"):
+        assert secret not in refused.sentence.replace("evaluated", "").replace("could", "")
+
+
+def test_a_permit_that_errors_allows_nothing(tmp_path: Path) -> None:
+    text = (
+        "permit (principal, action, resource)"
+        " when { resource.durationMs * 9223372036854775807 > 1 };"
+    )
+    assert isinstance(policy(tmp_path, text).decide(ALICE, Action.CREATE, resource()), Denied)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "permit (",
+        "permit (principal, action, resource) when { resource.surprise == 1 };",
+        "permit (principal, action, resource) when { resource.gpus == 4.5 };",
+        'permit (principal, action, resource) when { resource.gpus == "8" };',
+        'permit (principal, action == Compute::Action::"compute:reservations:nope", resource);',
+        'permit (principal == Compute::Robot::"x", action, resource);',
+        'forbid (principal, action, resource) when { resource.getTag("model:H100") > 8 };',
+        "\x00",
+    ],
+    ids=ascii,
+)
+def test_a_policy_that_does_not_fit_the_schema_is_refused_by_file_at_loading(
+    tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(BadConfiguration, match=r"caps\.cedar"):
+        policy(tmp_path, text)
+
+
+def test_a_folder_without_policies_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(BadConfiguration, match="refuse everything"):
+            CedarPolicy(folder)
+
+
+def test_a_file_beyond_all_reason_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadConfiguration, match="larger than"):
+        policy(tmp_path, "// " + "x" * (1 << 20))
+
+
+def test_policies_of_all_files_count_together(tmp_path: Path) -> None:
+    (tmp_path / "a.cedar").write_text(
+        "permit (principal, action, resource); // no line end after this"
+    )
+    (tmp_path / "b.cedar").write_text(
+        '@id("cap") forbid (principal, action, resource) when { resource.gpus > 4 };'
+    )
+    both = CedarPolicy(tmp_path)
+    assert both.decide(ALICE, Action.CREATE, resource(count=4)) == Allowed()
+    assert both.decide(ALICE, Action.CREATE, resource(count=5)) == Denied(("cap",), ("gpus",))
+
+
+def test_a_rule_may_count_one_class_or_model(tmp_path: Path) -> None:
+    capped = policy(
+        tmp_path,
+        "permit (principal, action, resource);\n"
+        "forbid (principal, action, resource) when {"
+        ' resource.hasTag("model:H100") && resource.getTag("model:H100") > 4 };',
+    )
+    assert capped.decide(ALICE, Action.CREATE, resource(count=4)) == Allowed()
+    assert capped.decide(ALICE, Action.CREATE, resource(count=9, model="A100")) == Allowed()
+    refused = capped.decide(ALICE, Action.CREATE, resource(count=5, model="nvidia h100"))
+    assert isinstance(refused, Denied)
+
+
+def test_an_agent_may_be_held_to_less(tmp_path: Path) -> None:
+    capped = policy(
+        tmp_path,
+        "permit (principal, action, resource) when { !principal.delegated || resource.gpus <= 2 };",
+    )
+    agent = replace(ALICE, actor="agent-7")
+    assert capped.decide(ALICE, Action.CREATE, resource(count=8)) == Allowed()
+    assert capped.decide(agent, Action.CREATE, resource(count=2)) == Allowed()
+    assert capped.decide(agent, Action.CREATE, resource(count=3)) == Denied(caps=("gpus",))
