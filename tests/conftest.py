@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--engine", choices=("sqlite", "postgresql", "all"), default="sqlite")
     group.addoption("--rounds", choices=("ci", "bench"), default="ci")
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
+    group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -37,6 +38,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "sqlite": "sqlite" in engines,
         "postgresql": "postgresql" in engines,
         "podman": bool(config.getoption("--podman")),
+        "readme": bool(config.getoption("--readme")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True
