@@ -1,0 +1,156 @@
+"""A hold's CDI specs: rendered from the hold and the GPUs, and read back.
+
+A file holds one kind, so a hold over several classes has several files; a device name may stand
+in one file only, or no reader resolves it. Pure; ``converge`` calls it.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from bcd.model.assignment import AssignedDevice
+from bcd.model.device import DeviceClass
+from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.node.cdi_format import minimum_version, problem_of
+from bcd.node.hold import Hold, MalformedHold, read_hold, variables
+from bcd.node.ports import DeviceEdits, DeviceNode, ForeignSpec, GpuSnapshot
+
+VENDOR = "bcd.dev"
+_OWN = re.compile(r"bcd-(alloc_[0-9a-z]{26})(?:\.(gpu|gpu\.mig|gpu\.slot))?\.json\Z")
+
+
+class MalformedSpec(ValueError):
+    """An own spec file that cannot be read back; the text says why."""
+
+
+def file_name(allocation_id: AllocationId, device_class: DeviceClass | None = None) -> str:
+    """``bcd-<alloc>.json`` for the hold's first class, ``bcd-<alloc>.<class>.json`` for others."""
+    return (
+        f"bcd-{allocation_id}.json"
+        if device_class is None
+        else (f"bcd-{allocation_id}.{device_class}.json")
+    )
+
+
+def parse_file_name(name: str) -> tuple[AllocationId, str] | None:
+    """(allocation, class or empty) of an own spec file's name; None for every other name."""
+    match = _OWN.match(name)
+    if match is None or not is_allocation_id(match[1]):
+        return None
+    return AllocationId(match[1]), match[2] or ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFile:
+    """A file to be, validated."""
+
+    name: str
+    content: bytes
+
+
+def render(
+    hold: Hold, gpus: GpuSnapshot, node_id: str, *, annotate: bool
+) -> tuple[SpecFile, ...] | None:
+    """The hold's files in writing order, the first class's last; None when a device is not there.
+
+    ``annotate`` puts ``bcd.dev/cgroup-parent`` beside the variable of a hold with limits, at the
+    price of CDI 0.6.0. Raises MalformedSpec when the result would break a rule of the format.
+    """
+    if any(device.id not in gpus.edits for device in hold.devices):
+        return None
+    classes = list(dict.fromkeys(device.device_class for device in hold.devices))
+    files = []
+    for device_class in (*classes[1:], classes[0]):
+        document = _document(hold, gpus, node_id, device_class, annotate)
+        problem = problem_of(document)
+        if problem is not None:
+            raise MalformedSpec(problem)
+        name = file_name(hold.allocation_id, None if device_class is classes[0] else device_class)
+        content = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+        files.append(SpecFile(name, content))
+    return tuple(files)
+
+
+def _document(
+    hold: Hold, gpus: GpuSnapshot, node_id: str, device_class: DeviceClass, annotate: bool
+) -> dict[str, Any]:
+    own = variables(hold, node_id)
+    # An image's NVIDIA_VISIBLE_DEVICES=all must not make a legacy hook add every GPU.
+    env = ["NVIDIA_VISIBLE_DEVICES=void", *(f"{key}={value}" for key, value in own.items())]
+    document: dict[str, Any] = {"cdiVersion": "0.5.0", "kind": f"{VENDOR}/{device_class}"}
+    if annotate and hold.cgroup_parent:
+        document["annotations"] = {f"{VENDOR}/cgroup-parent": hold.cgroup_parent}
+    document["devices"] = [
+        {"name": device.id, "containerEdits": _edits(gpus.edits[device.id])}
+        for device in hold.devices
+        if device.device_class is device_class
+    ]
+    document["containerEdits"] = _edits(gpus.common, env)
+    document["cdiVersion"] = max("0.5.0", minimum_version(document))
+    return document
+
+
+def _edits(edits: DeviceEdits, env: Iterable[str] = ()) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    variables_ = [*env, *edits.env]
+    if variables_:
+        found["env"] = variables_
+    if edits.nodes:
+        found["deviceNodes"] = [_node(node) for node in edits.nodes]
+    return found
+
+
+def _node(node: DeviceNode) -> dict[str, Any]:
+    # No type, major or minor: the runtime then looks at the live node, and a missing one is loud.
+    entry: dict[str, Any] = {"path": node.path}
+    if node.host_path != node.path:
+        entry["hostPath"] = node.host_path
+    entry["permissions"] = "rw"
+    return entry
+
+
+def read_spec(content: bytes | None, allocation_id: AllocationId) -> Hold:
+    """The hold that an own spec file stands for.
+
+    Raises MalformedSpec when the file breaks a rule, or when its devices or its name do not
+    agree with the variables in it.
+    """
+    if content is None:
+        raise MalformedSpec("is no plain file of sane size")
+    try:
+        document = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedSpec(f"is not JSON: {error}") from error
+    problem = problem_of(document)
+    if problem is not None:
+        raise MalformedSpec(problem)
+    try:
+        hold = read_hold(document.get("containerEdits", {}).get("env", ()))
+    except MalformedHold as error:
+        raise MalformedSpec(str(error)) from error
+    if hold.allocation_id != allocation_id:
+        raise MalformedSpec("is named for another allocation than it carries")
+    named = [entry["name"] for entry in document["devices"]]
+    kind = document["kind"].removeprefix(f"{VENDOR}/")
+    if named != [device.id for device in hold.devices if device.device_class == kind]:
+        raise MalformedSpec("names other devices than BCD_DEVICES")
+    return hold
+
+
+def names_device(spec: ForeignSpec, device: AssignedDevice) -> bool:
+    """Whether a foreign file claims a device name of ours; YAML is searched, not parsed."""
+    try:
+        document = msgspec.json.decode(spec.text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        kind = re.compile(rf"bcd\.dev/{re.escape(device.device_class)}(?![A-Za-z0-9_.-])")
+        name = re.compile(rf"(?<![A-Za-z0-9_.:-]){re.escape(device.id)}(?![A-Za-z0-9_.:-])")
+        return bool(kind.search(spec.text) and name.search(spec.text))
+    if not isinstance(document, dict) or document.get("kind") != f"{VENDOR}/{device.device_class}":
+        return False
+    entries = document.get("devices")
+    return isinstance(entries, list) and any(
+        isinstance(entry, dict) and entry.get("name") == device.id for entry in entries
+    )

@@ -1,0 +1,330 @@
+"""The planner: from what is wanted and what is there to the steps between (spec 16.2). Pure.
+
+Removals come before additions, and a failed hold never stops the others: ``execute`` skips the
+rest of that hold's steps, and of the holds that wait for it. What is on disk is the hold: one
+whose spec stands is never judged again, and without an accepted desired state nothing is removed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bcd.model.assignment import Binding, DesiredState, HostReserve
+from bcd.model.host import HostFacts
+from bcd.model.ids import AllocationId
+from bcd.model.report import Bound, Failed, FailureReason, Outcome
+from bcd.node import cdi, steps
+from bcd.node.fit import Capacity, Ledger
+from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
+from bcd.node.ports import CdiFiles, GpuSnapshot, OwnSpec, SliceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What specs, env files and reports say of this host beside the hold."""
+
+    node_id: str
+    env_folder: str
+    annotate: bool
+
+    def env_path(self, allocation_id: AllocationId) -> str:
+        """The env file's absolute path."""
+        return f"{self.env_folder}/{allocation_id}.env"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Disk and hardware at the start of a pass.
+
+    ``bound`` are allocations whose last outcome was Bound: their release is owed even when a
+    person took the spec away. ``owed`` have a release in the outbox, ``held`` one that waits for
+    the removal of its files.
+    """
+
+    gpus: GpuSnapshot
+    host: HostFacts
+    machines_memory_bytes: int
+    cdi: CdiFiles
+    env: Mapping[AllocationId, bytes | None]
+    slices: Mapping[AllocationId, SliceState]
+    slice_problem: str
+    bound: frozenset[AllocationId] = frozenset()
+    owed: frozenset[AllocationId] = frozenset()
+    held: frozenset[AllocationId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCondition:
+    """Something that a person should look at; ``message`` says what to do."""
+
+    type: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Steps in order; what becomes of each wanted allocation if all of its steps succeed.
+
+    ``waits_for``: the additions of an allocation need the removals of these to have succeeded.
+    """
+
+    steps: tuple[steps.Step, ...]
+    outcomes: Mapping[AllocationId, Outcome]
+    waits_for: Mapping[AllocationId, frozenset[AllocationId]] = field(default_factory=dict)
+    conditions: tuple[NodeCondition, ...] = ()
+
+
+def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:
+    """The steps from ``observed`` to ``desired``; None keeps, and rebuilds, what the specs say."""
+    return _Planner(desired, observed, place).plan()
+
+
+class _Planner:
+    def __init__(self, desired: DesiredState | None, observed: Observed, place: Place) -> None:
+        self._desired = desired
+        self._observed = observed
+        self._place = place
+        self._steps: list[steps.Step] = []
+        self._outcomes: dict[AllocationId, Outcome] = {}
+        self._waits: dict[AllocationId, frozenset[AllocationId]] = {}
+        self._conditions: list[NodeCondition] = []
+        self._files: dict[AllocationId, list[OwnSpec]] = {}
+        for spec in observed.cdi.own:
+            self._files.setdefault(spec.allocation_id, []).append(spec)
+        self._on_disk = {id_: self._parse(files) for id_, files in self._files.items()}
+        self._ledger = Ledger(
+            Capacity(
+                devices={device.id: device for device in observed.gpus.devices},
+                host=observed.host,
+                reserve=desired.host_reserve if desired is not None else HostReserve(0, 0),
+                machines_memory_bytes=observed.machines_memory_bytes,
+                slice_problem=observed.slice_problem,
+            )
+        )
+
+    def plan(self) -> Plan:
+        if self._desired is None:
+            self._converge([hold for hold in self._on_disk.values() if hold is not None])
+        else:
+            self._release(self._desired)
+            self._converge(self._wanted(self._desired))
+        return Plan(
+            steps=tuple(self._steps),
+            outcomes=self._outcomes,
+            waits_for=self._waits,
+            conditions=tuple(self._conditions),
+        )
+
+    # What is there.
+
+    def _main(self, id_: AllocationId) -> OwnSpec | None:
+        """The file of the allocation's first class: it is the hold."""
+        return next((spec for spec in self._files.get(id_, ()) if not spec.device_class), None)
+
+    def _parse(self, files: list[OwnSpec]) -> Hold | None:
+        main = next((spec for spec in files if not spec.device_class), None)
+        if main is None:
+            return None
+        try:
+            return cdi.read_spec(main.content, main.allocation_id)
+        except cdi.MalformedSpec as error:
+            self._say("CorruptSpec", main.name, str(error))
+            return None
+
+    def _stands(self, hold: Hold) -> bool:
+        """Whether the hold is there with these devices; a corrupt file still is its hold."""
+        if self._main(hold.allocation_id) is None:
+            return False
+        found = self._on_disk[hold.allocation_id]
+        return found is None or found.devices == hold.devices
+
+    # Removals.
+
+    def _release(self, desired: DesiredState) -> None:
+        """Take away what no assignment stands for: owe the report, then spec, env, slice."""
+        observed = self._observed
+        assigned = {entry.allocation_id for entry in desired.assignments}
+        there = {*self._files, *observed.env, *observed.slices, *observed.held}
+        gone = sorted(there - assigned)
+        owing = [id_ for id_ in gone if self._owes(id_)]
+        if owing:
+            releases = tuple((id_, self._empty(id_)) for id_ in owing)
+            self._add(steps.OweReleases(releases, "no longer assigned"))
+        for id_ in gone:
+            self._take_away(id_, "no longer assigned")
+            if id_ in observed.held or self._owes(id_):
+                self._add(steps.FreeRelease(id_, "its spec and env file are gone"))
+        for id_ in gone:
+            self._stop(id_, "no longer assigned, and empty")
+
+    def _owes(self, id_: AllocationId) -> bool:
+        stood = self._main(id_) is not None or id_ in self._observed.bound
+        return stood and id_ not in self._observed.owed
+
+    def _empty(self, id_: AllocationId) -> bool:
+        state = self._observed.slices.get(id_)
+        return state is None or state.empty
+
+    def _take_away(self, id_: AllocationId, reason: str) -> None:
+        for spec in _main_last(self._files.get(id_, ())):
+            self._add(steps.RemoveSpec(id_, spec.name, reason))
+        if id_ in self._observed.env:
+            self._add(steps.RemoveEnv(id_, reason))
+
+    def _stop(self, id_: AllocationId, reason: str) -> None:
+        state = self._observed.slices.get(id_)
+        if state is None:
+            return
+        if state.empty:
+            self._add(steps.StopSlice(id_, reason))
+            return
+        self._ledger.enter_limits(state.limits)
+        self._say(
+            "LingeringWorkload", str(id_), "processes outlived the hold; end them to free the slice"
+        )
+
+    # Additions.
+
+    def _wanted(self, desired: DesiredState) -> list[Hold]:
+        holds = []
+        for assignment in desired.assignments:
+            if assignment.binding is Binding.HOLD:
+                holds.append(hold_of(assignment))
+            else:
+                text = f"this daemon does not bind {assignment.binding}"
+                self._refuse(
+                    assignment.allocation_id, Failed(FailureReason.UNSUPPORTED_BINDING, text)
+                )
+        return holds
+
+    def _converge(self, wanted: list[Hold]) -> None:
+        """Standing holds first, oldest first: an id sorts by the time it was made."""
+        judged = sorted(
+            ((not self._stands(hold), hold.allocation_id, hold) for hold in wanted),
+            key=lambda entry: entry[:2],
+        )
+        accepted = []
+        for new, id_, hold in judged:
+            refused = self._judge(hold, new)
+            if refused is not None:
+                self._refuse(id_, refused)
+                continue
+            self._ledger.enter(hold)
+            accepted.append((hold, new))
+        for hold, new in accepted:
+            self._clear(hold, new)
+        for hold, new in accepted:
+            if new:
+                self._wait(hold)
+            self._make(hold, new)
+
+    def _judge(self, hold: Hold, new: bool) -> Failed | None:
+        foreign = self._foreign(hold)
+        if not new:
+            return self._ledger.conflict(hold)
+        return self._ledger.admit(hold) or foreign
+
+    def _foreign(self, hold: Hold) -> Failed | None:
+        for spec in self._observed.cdi.foreign:
+            for device in hold.devices:
+                if cdi.names_device(spec, device):
+                    text = f"{spec.path} claims {device.cdi_name}; remove it from that file"
+                    self._say("ForeignDeviceName", spec.path, text)
+                    return Failed(FailureReason.FOREIGN_DEVICE_NAME, text)
+        return None
+
+    def _refuse(self, id_: AllocationId, failed: Failed) -> None:
+        self._outcomes[id_] = failed
+        if self._desired is not None:
+            self._take_away(id_, "the hold was refused")
+            self._stop(id_, "the hold was refused")
+
+    def _clear(self, hold: Hold, new: bool) -> None:
+        """Files of the hold that say something else go before any new file comes."""
+        if self._desired is None:
+            return
+        others = {str(device.device_class) for device in hold.devices}
+        others.discard(str(hold.devices[0].device_class))
+        for spec in _main_last(self._files.get(hold.allocation_id, ())):
+            if new:
+                reason = "left by another shape of the hold"
+                self._add(steps.RemoveSpec(hold.allocation_id, spec.name, reason))
+            elif spec.device_class and spec.device_class not in others:
+                self._add(steps.RemoveSpec(hold.allocation_id, spec.name, "an orphan"))
+
+    def _wait(self, hold: Hold) -> None:
+        """A device name must have left its old file before it comes into a new one."""
+        names = [device.id.encode() for device in hold.devices]
+        removed = {step.file for step in self._steps if isinstance(step, steps.RemoveSpec)}
+        before = frozenset(
+            spec.allocation_id
+            for spec in self._observed.cdi.own
+            if spec.name in removed
+            and (spec.content is None or any(name in spec.content for name in names))
+        )
+        if before:
+            self._waits[hold.allocation_id] = before
+
+    def _make(self, hold: Hold, new: bool) -> None:
+        id_ = hold.allocation_id
+        try:
+            files = cdi.render(
+                hold, self._observed.gpus, self._place.node_id, annotate=self._place.annotate
+            )
+            env = env_file(hold, self._place.node_id)
+        except (cdi.MalformedSpec, MalformedHold) as error:
+            self._outcomes[id_] = Failed(FailureReason.WRITE_FAILED, str(error))
+            return
+        if files is None and self._on_disk.get(id_) is None:
+            self._outcomes[id_] = Failed(
+                FailureReason.UNKNOWN_DEVICE, "its spec is corrupt and its device is gone"
+            )
+            return
+        self._outcomes[id_] = Bound(
+            cdi_devices=tuple(device.cdi_name for device in hold.devices),
+            env_file=self._place.env_path(id_),
+            cgroup_parent=hold.cgroup_parent,
+        )
+        self._slice(hold)
+        if self._observed.env.get(id_) != env:
+            self._add(steps.WriteEnv(id_, env, _difference(id_ in self._observed.env)))
+        if new:
+            ids = tuple(device.id for device in hold.devices)
+            self._add(steps.PrepareDevices(id_, ids, "its spec is written next"))
+        self._specs(hold, files, new)
+
+    def _slice(self, hold: Hold) -> None:
+        id_ = hold.allocation_id
+        state = self._observed.slices.get(id_)
+        if hold.limits is None:
+            if state is not None and state.empty and self._desired is not None:
+                self._add(steps.StopSlice(id_, "the hold has no limits"))
+        elif state is None or state.limits != hold.limits:
+            self._add(steps.EnsureSlice(id_, hold.limits, _difference(state is not None)))
+
+    def _specs(self, hold: Hold, files: tuple[cdi.SpecFile, ...] | None, new: bool) -> None:
+        id_ = hold.allocation_id
+        if files is None:
+            self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
+            return
+        there = {} if new else {spec.name: spec.content for spec in self._files[id_]}
+        for file in files:
+            if there.get(file.name) != file.content:
+                reason = _difference(file.name in there)
+                self._add(steps.WriteSpec(id_, file.name, file.content, reason))
+
+    def _add(self, step: steps.Step) -> None:
+        self._steps.append(step)
+
+    def _say(self, type_: str, subject: str, message: str) -> None:
+        condition = NodeCondition(type_, subject, message)
+        if condition not in self._conditions:
+            self._conditions.append(condition)
+
+
+def _main_last(files: Iterable[OwnSpec]) -> list[OwnSpec]:
+    return sorted(files, key=lambda spec: not spec.device_class)
+
+
+def _difference(exists: bool) -> str:
+    return "it differs from the hold" if exists else "it is missing"

@@ -1,0 +1,181 @@
+"""Admission: whether a hold fits the host beside the holds that stand already (spec 16.3a).
+
+Pure; ``converge`` asks it hold by hold, oldest first, and it keeps the running sums. A hold that
+stands is entered without being judged again: health and pressure never end a hold.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bcd.model.assignment import AssignedDevice, HostReserve, Limits
+from bcd.model.cpuset import MalformedCpuList, format_cpulist, parse_cpulist
+from bcd.model.device import Device, DeviceClass, HealthState
+from bcd.model.host import HostFacts
+from bcd.model.ids import AllocationId
+from bcd.model.report import Failed, FailureReason
+from bcd.node.cdi_format import is_device_name
+from bcd.node.hold import Hold, physical_id
+
+_GIB_PAGE = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What admission is judged against; ``slice_problem`` says why limits cannot be enforced."""
+
+    devices: Mapping[str, Device]
+    host: HostFacts
+    reserve: HostReserve
+    machines_memory_bytes: int
+    slice_problem: str
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Devices, memory and huge pages that holds have taken so far."""
+
+    capacity: Capacity
+    _taken: dict[AssignedDevice, AllocationId] = field(default_factory=dict)
+    _gpus: dict[str, tuple[DeviceClass, AllocationId]] = field(default_factory=dict)
+    _memory_bytes: int = 0
+    _huge_pages: list[tuple[frozenset[int], int]] = field(default_factory=list)
+
+    def enter(self, hold: Hold) -> None:
+        """Count a hold that stands or was admitted."""
+        for device in hold.devices:
+            self._taken.setdefault(device, hold.allocation_id)
+            self._gpus.setdefault(self._gpu(device), (device.device_class, hold.allocation_id))
+        if hold.limits is not None:
+            self.enter_limits(hold.limits)
+
+    def enter_limits(self, limits: Limits) -> None:
+        """Count limits whose hold is gone while processes linger in its slice."""
+        self._memory_bytes += limits.memory_bytes
+        if limits.hugepages_1gi:
+            self._huge_pages.append((_ids(limits.mems), limits.hugepages_1gi))
+
+    def conflict(self, hold: Hold) -> Failed | None:
+        """Another hold that has one of the devices, or shares a GPU in another mode."""
+        for device in hold.devices:
+            owner = self._taken.get(device)
+            mode, sharer = self._gpus.get(self._gpu(device), (device.device_class, None))
+            if owner is None and mode is not device.device_class:
+                owner = sharer
+            if owner is not None and owner != hold.allocation_id:
+                return _failed(
+                    FailureReason.DEVICE_IN_USE, f"{device.cdi_name} is in the hold {owner}"
+                )
+        return None
+
+    def admit(self, hold: Hold) -> Failed | None:
+        """Why a hold that does not stand yet cannot be made, or None."""
+        for device in hold.devices:
+            failed = self._device(device)
+            if failed is not None:
+                return failed
+        return self.conflict(hold) or (
+            self._limits(hold.limits) if hold.limits is not None else None
+        )
+
+    def _device(self, assigned: AssignedDevice) -> Failed | None:
+        device = self.capacity.devices.get(assigned.id)
+        if device is None or device.device_class is not assigned.device_class:
+            return _failed(
+                FailureReason.UNKNOWN_DEVICE, f"this host has no {assigned.cdi_name[:200]}"
+            )
+        if not is_device_name(device.id):
+            return _failed(
+                FailureReason.UNKNOWN_DEVICE, f"{device.id!r} cannot be a CDI device name"
+            )
+        if device.health.state is not HealthState.HEALTHY:
+            return _failed(
+                FailureReason.DEVICE_UNHEALTHY,
+                f"{device.id} is {device.health.state}: {device.health.reason}",
+            )
+        if device.mig_enabled and device.device_class is DeviceClass.GPU:
+            return _failed(
+                FailureReason.DEVICE_UNHEALTHY,
+                f"{device.id} is in MIG mode and cannot be used as a whole",
+            )
+        return None
+
+    def _limits(self, limits: Limits) -> Failed | None:
+        if self.capacity.slice_problem:
+            return _failed(FailureReason.LIMITS_UNSUPPORTED, self.capacity.slice_problem)
+        return self._cpuset(limits) or self._memory(limits) or self._pages(limits)
+
+    def _cpuset(self, limits: Limits) -> Failed | None:
+        host = self.capacity.host
+        try:
+            cpus, mems = parse_cpulist(limits.cpus), parse_cpulist(limits.mems)
+        except MalformedCpuList as error:
+            return _failed(FailureReason.INVALID_LIMITS, f"cpulist {error}")
+        missing = cpus - host.online_cpus
+        if missing:
+            return _failed(
+                FailureReason.INVALID_LIMITS,
+                f"CPUs {format_cpulist(missing)} are offline or unknown",
+            )
+        isolated = cpus & host.isolated_cpus
+        if isolated:
+            return _failed(
+                FailureReason.INVALID_LIMITS, f"CPUs {format_cpulist(isolated)} are isolated"
+            )
+        unknown = mems - {node.id for node in host.numa_nodes}
+        if unknown:
+            return _failed(
+                FailureReason.INVALID_LIMITS,
+                f"NUMA nodes {format_cpulist(unknown)} are unknown",
+            )
+        return None
+
+    def _memory(self, limits: Limits) -> Failed | None:
+        capacity = self.capacity
+        pools = sum(
+            pool.page_bytes * pool.total
+            for node in capacity.host.numa_nodes
+            for pool in node.huge_pages
+        )
+        taken = self._memory_bytes + capacity.reserve.memory_bytes + capacity.machines_memory_bytes
+        free = capacity.host.memory_bytes - pools - taken
+        if limits.memory_bytes <= free:
+            return None
+        return _failed(
+            FailureReason.RESOURCES_EXHAUSTED,
+            f"asks {limits.memory_bytes} bytes of memory, {max(free, 0)} are free",
+        )
+
+    def _pages(self, limits: Limits) -> Failed | None:
+        if not limits.hugepages_1gi:
+            return None
+        nodes = {
+            node.id: sum(pool.total for pool in node.huge_pages if pool.page_bytes == _GIB_PAGE)
+            for node in self.capacity.host.numa_nodes
+        }
+        asked = [*self._huge_pages, (_ids(limits.mems), limits.hugepages_1gi)]
+        for within in (_ids(limits.mems) or frozenset(nodes), frozenset(nodes)):
+            # Holds confined to these nodes can take their pages nowhere else.
+            needed = sum(count for mems, count in asked if (mems or frozenset(nodes)) <= within)
+            pool = sum(nodes[node] for node in within if node in nodes)
+            if needed > pool:
+                return _failed(
+                    FailureReason.RESOURCES_EXHAUSTED,
+                    f"asks {limits.hugepages_1gi} huge pages of 1 GiB; holds would have"
+                    f" {needed} of {pool} on NUMA nodes {format_cpulist(within)}",
+                )
+        return None
+
+    def _gpu(self, assigned: AssignedDevice) -> str:
+        device = self.capacity.devices.get(assigned.id)
+        return device.gpu if device is not None else physical_id(assigned)
+
+
+def _ids(cpulist: str) -> frozenset[int]:
+    try:
+        return parse_cpulist(cpulist)
+    except MalformedCpuList:
+        return frozenset()
+
+
+def _failed(reason: FailureReason, message: str) -> Failed:
+    return Failed(reason, message)

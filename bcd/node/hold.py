@@ -1,0 +1,133 @@
+"""A hold: an allocation's devices and limits, and the variables that carry it on disk.
+
+The same variables stand in the CDI spec (from which everything is rebuilt after a reboot) and
+in the env file (which workload managers without CDI read). Pure; ``cdi`` and ``converge`` call it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from bcd.model.assignment import AssignedDevice, Assignment, Limits, slice_name
+from bcd.model.cpuset import MalformedCpuList, format_cpulist, parse_cpulist
+from bcd.model.device import DeviceClass
+from bcd.model.ids import AllocationId, is_allocation_id
+
+# Bash, systemd's EnvironmentFile and line readers agree on these without quoting.
+_VALUE = re.compile(r"[A-Za-z0-9_./:,=@%+-]*\Z")
+_NUMBER = re.compile(r"[0-9]{1,20}\Z")
+_CPULIST = re.compile(r"[0-9,-]{0,32768}\Z")
+_CLASSES = frozenset(str(known) for known in DeviceClass)
+
+
+class MalformedHold(ValueError):
+    """Variables that do not describe a hold; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an allocation has on this host, devices in booked order."""
+
+    allocation_id: AllocationId
+    devices: tuple[AssignedDevice, ...]
+    limits: Limits | None = None
+
+    @property
+    def cgroup_parent(self) -> str:
+        """The slice of a hold with limits, empty for one without."""
+        return slice_name(self.allocation_id) if self.limits is not None else ""
+
+
+def hold_of(assignment: Assignment) -> Hold:
+    """The hold that an assignment asks for, cpulists in canonical form where they parse.
+
+    The assignment's end is no part of it: an extension changes nothing on disk.
+    """
+    limits = assignment.limits
+    if limits is not None:
+        limits = replace(limits, cpus=_canonical(limits.cpus), mems=_canonical(limits.mems))
+    return Hold(assignment.allocation_id, assignment.devices, limits)
+
+
+def _canonical(cpulist: str) -> str:
+    try:
+        return format_cpulist(parse_cpulist(cpulist))
+    except MalformedCpuList:
+        return cpulist  # admission refuses it by name
+
+
+def physical_id(device: AssignedDevice) -> str:
+    """The UUID that CUDA knows: a slot's is its GPU's."""
+    return device.id.split("::")[0] if device.device_class is DeviceClass.SLOT else device.id
+
+
+def variables(hold: Hold, node_id: str) -> dict[str, str]:
+    """The ``BCD_*`` variables of a hold, in file order; ``read_hold`` turns them back."""
+    found = {
+        "BCD_ALLOCATION_ID": str(hold.allocation_id),
+        "BCD_NODE_ID": node_id,
+        "BCD_DEVICES": ",".join(device.cdi_name for device in hold.devices),
+    }
+    if hold.limits is not None:
+        found |= {
+            "BCD_CGROUP_PARENT": hold.cgroup_parent,
+            "BCD_CPU_MILLIS": str(hold.limits.cpu_millis),
+            "BCD_MEMORY_BYTES": str(hold.limits.memory_bytes),
+            "BCD_HUGEPAGES_1GI": str(hold.limits.hugepages_1gi),
+            "BCD_CPUS": hold.limits.cpus,
+            "BCD_MEMS": hold.limits.mems,
+        }
+    return found
+
+
+def env_file(hold: Hold, node_id: str) -> bytes:
+    """The env file: strict ``KEY=VALUE`` lines, with the UUIDs in the order CUDA shall number them.
+
+    Raises MalformedHold for a value that would need quoting.
+    """
+    uuids = dict.fromkeys(physical_id(device) for device in hold.devices)
+    lines = variables(hold, node_id) | {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    for key, value in lines.items():
+        if not _VALUE.match(value):
+            raise MalformedHold(f"{key} has a character that an env file cannot carry")
+    return "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
+
+
+def read_hold(entries: Iterable[str]) -> Hold:
+    """The hold that ``KEY=VALUE`` entries describe; raises MalformedHold."""
+    found: dict[str, str] = dict(entry.partition("=")[::2] for entry in entries)
+    allocation_id = found.get("BCD_ALLOCATION_ID", "")
+    if not is_allocation_id(allocation_id):
+        raise MalformedHold("BCD_ALLOCATION_ID is no allocation id")
+    names = found.get("BCD_DEVICES", "").split(",")
+    devices = tuple(_device(name) for name in names)
+    if len(set(devices)) != len(devices):
+        raise MalformedHold("BCD_DEVICES names a device twice")
+    limits = _limits(found) if "BCD_CGROUP_PARENT" in found else None
+    return Hold(AllocationId(allocation_id), devices, limits)
+
+
+def _device(name: str) -> AssignedDevice:
+    kind, _, device_id = name.partition("=")
+    vendor, _, device_class = kind.partition("/")
+    if vendor != "bcd.dev" or device_class not in _CLASSES or not device_id:
+        raise MalformedHold("BCD_DEVICES has an entry that is no bcd.dev device")
+    return AssignedDevice(device_id, DeviceClass(device_class))
+
+
+def _limits(found: Mapping[str, str]) -> Limits:
+    numbers = [
+        found.get(key, "") for key in ("BCD_CPU_MILLIS", "BCD_MEMORY_BYTES", "BCD_HUGEPAGES_1GI")
+    ]
+    lists = [found.get(key, "") for key in ("BCD_CPUS", "BCD_MEMS")]
+    if not all(_NUMBER.match(number) for number in numbers):
+        raise MalformedHold("a limit is no number")
+    if not all(_CPULIST.match(text) for text in lists):
+        raise MalformedHold("BCD_CPUS or BCD_MEMS is no cpulist")
+    return Limits(
+        cpu_millis=int(numbers[0]),
+        memory_bytes=int(numbers[1]),
+        hugepages_1gi=int(numbers[2]),
+        cpus=lists[0],
+        mems=lists[1],
+    )

@@ -1,0 +1,69 @@
+"""The folder of env files: ``/run/bcd/allocations``, on a file system that a reboot empties."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.node.host.files import fingerprint, read_plain, sweep
+
+_MAX_BYTES = 1 << 20
+_SUFFIX = ".env"
+
+
+class EnvFolder:
+    """Implements the ``EnvDir`` port."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make the folder where it is missing; raises OSError."""
+        self._folder = folder
+        self._ready()
+        sweep(folder, "alloc_")
+
+    def _ready(self) -> None:
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    def read(self) -> Mapping[AllocationId, bytes | None]:
+        """Contents by allocation; None for what is no plain file of sane size."""
+        found: dict[AllocationId, bytes | None] = {}
+        self._ready()
+        for path in self._folder.iterdir():
+            if path.suffix != _SUFFIX or not is_allocation_id(path.stem):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                found[AllocationId(path.stem)] = read_plain(path, _MAX_BYTES)
+        return found
+
+    def write(self, allocation_id: AllocationId, content: bytes) -> None:
+        """Replace a file at once, readable by all; raises OSError.
+
+        Not synced: a file that a power loss took is rebuilt from its spec, as after a reboot.
+        """
+        path = self._path(allocation_id)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        try:
+            with open(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o644)  # the mask must not decide who may read
+                file.write(content)
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def remove(self, allocation_id: AllocationId) -> None:
+        """Unlink a file; fine when it is gone. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(allocation_id))
+
+    def _path(self, allocation_id: AllocationId) -> Path:
+        if not is_allocation_id(allocation_id):
+            raise ValueError(f"{allocation_id!r} is no allocation id")
+        return self._folder / f"{allocation_id}{_SUFFIX}"
+
+    def fingerprint(self) -> object:
+        """Differs when a file was touched."""
+        return fingerprint(self._folder)

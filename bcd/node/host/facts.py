@@ -1,0 +1,125 @@
+"""The host's CPUs, NUMA nodes, memory and huge pages, from /proc and /sys below a root.
+
+Documentation/ABI/testing/sysfs-devices-system-cpu and Documentation/admin-guide/mm/ of the
+Linux kernel. Every file may be missing: old kernels lack some, and a lost fact must not cost
+the rest. Nodes that a GPU brings (coherent platforms) are its memory, not the host's.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bcd.model.cpuset import MalformedCpuList, parse_cpulist
+from bcd.model.host import HostFacts, HugePagePool, NumaNode
+
+_MAX_BYTES = 64 * 1024
+_NODE = re.compile(r"node([0-9]{1,5})\Z")
+_CPU = re.compile(r"cpu([0-9]{1,5})\Z")
+_PAGES = re.compile(r"hugepages-([0-9]{1,9})kB\Z")
+_TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
+_GPU_NODE = re.compile(r"^Node:\s+([0-9]{1,5})\s*$", re.MULTILINE)
+
+
+class ProcSysHost:
+    """Implements the ``Host`` port."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._cpu = root / "sys/devices/system/cpu"
+        self._node = root / "sys/devices/system/node"
+        self._kernel = root / "proc/sys/kernel"
+
+    def facts(self) -> HostFacts:
+        """Everything, read now; what cannot be read is empty."""
+        online = self._online()
+        owned = frozenset(self._gpu_nodes())
+        nodes = [self._numa_node(id_, online) for id_ in sorted(self._node_ids())]
+        of_gpus = sum(node.memory_bytes for node in nodes if node.id in owned)
+        return HostFacts(
+            hostname=self._text(self._kernel / "hostname").strip(),
+            boot_id=self._text(self._kernel / "random/boot_id").strip(),
+            kernel=self._text(self._kernel / "osrelease").strip(),
+            driver_version="",
+            cuda_version="",
+            online_cpus=online,
+            isolated_cpus=self._isolated(),
+            memory_bytes=max(0, self._memory(self._root / "proc/meminfo") - of_gpus),
+            numa_nodes=tuple(node for node in nodes if node.id not in owned),
+        )
+
+    def machines_memory_bytes(self) -> int:
+        """Memory charged to ``machine.slice``, where libvirt and systemd keep virtual machines."""
+        text = self._text(self._root / "sys/fs/cgroup/machine.slice/memory.current").strip()
+        return int(text) if text.isdigit() else 0
+
+    def _online(self) -> frozenset[int]:
+        online = self._cpulist(self._cpu / "online")
+        # Kernels before 2.6.26 have no list; an offline CPU has no topology there.
+        return online or frozenset(
+            id_ for id_, path in _numbered(self._cpu, _CPU) if (path / "topology").is_dir()
+        )
+
+    def _isolated(self) -> frozenset[int]:
+        at_boot = self._cpulist(self._cpu / "isolated")
+        partitions = self._cpulist(self._root / "sys/fs/cgroup/cpuset.cpus.isolated")
+        return at_boot | partitions
+
+    def _node_ids(self) -> frozenset[int]:
+        online = self._cpulist(self._node / "online")
+        return online or frozenset(id_ for id_, _ in _numbered(self._node, _NODE))
+
+    def _gpu_nodes(self) -> Iterator[int]:
+        for path in sorted(self._root.glob("proc/driver/nvidia/gpus/*/numa_status")):
+            for match in _GPU_NODE.finditer(self._text(path)):
+                yield int(match[1])
+
+    def _numa_node(self, id_: int, online: frozenset[int]) -> NumaNode:
+        folder = self._node / f"node{id_}"
+        # Some kernels list absent CPUs too; a mask is all that the oldest have.
+        cpus = self._cpulist(folder / "cpulist") or _mask(self._text(folder / "cpumap"))
+        pools = (
+            HugePagePool(size * 1024, int(total))
+            for size, path in _numbered(folder / "hugepages", _PAGES)
+            if (total := self._text(path / "nr_hugepages").strip()).isdigit()
+        )
+        return NumaNode(
+            id_,
+            cpus & online,
+            self._memory(folder / "meminfo"),
+            tuple(sorted(pools, key=lambda pool: pool.page_bytes)),
+        )
+
+    def _memory(self, path: Path) -> int:
+        match = _TOTAL.search(self._text(path))
+        return int(match[1]) * 1024 if match else 0
+
+    def _cpulist(self, path: Path) -> frozenset[int]:
+        try:
+            return parse_cpulist(self._text(path))
+        except MalformedCpuList:
+            return frozenset()  # "(null)" when a boot option is unset
+
+    def _text(self, path: Path) -> str:
+        try:
+            with path.open("rb") as file:
+                return file.read(_MAX_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
+    try:
+        for path in folder.iterdir():
+            match = pattern.match(path.name)
+            if match:
+                yield int(match[1]), path
+    except OSError:
+        return
+
+
+def _mask(text: str) -> frozenset[int]:
+    digits = text.strip().replace(",", "")
+    if not digits or len(digits) > 2048 or not all(c in "0123456789abcdefABCDEF" for c in digits):
+        return frozenset()
+    value = int(digits, 16)
+    return frozenset(bit for bit in range(value.bit_length()) if value >> bit & 1)

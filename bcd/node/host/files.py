@@ -1,0 +1,58 @@
+"""Small files of known folders, read within bounds and without following links."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from bcd.durable import remove_file
+
+
+def read_plain(path: Path, limit: int) -> bytes | None:
+    """The content of a plain file of at most ``limit`` bytes; None for anything else there.
+
+    Raises FileNotFoundError when there is nothing.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        content = file.read(limit + 1)
+    return content if len(content) <= limit else None
+
+
+def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Names, inodes, sizes and modification times: differs when a file was touched."""
+    return tuple(sorted(_entries(folder)))
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, int, int, int]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                yield entry.name, found.st_ino, found.st_size, found.st_mtime_ns
+    except FileNotFoundError:
+        return
+
+
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}\.tmp\Z")
+
+
+def sweep(folder: Path, prefix: str) -> None:
+    """Remove temporary files that a killed process left beside files named ``prefix…``.
+
+    For folders that have one writer only, before it writes. Raises OSError.
+    """
+    for path in folder.glob(f".{prefix}*.tmp"):
+        if _LEFTOVER.match(path.name):
+            remove_file(path)

@@ -1,0 +1,24 @@
+"""Tells systemd how the daemon is: ``sd_notify(3)`` in the few lines that it takes."""
+
+import os
+import socket
+
+
+def notify(state: str) -> None:
+    """Send lines such as ``READY=1``; silent when systemd does not listen."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.sendto(state.encode(), address)
+    except OSError:
+        return  # a supervisor that went away is no reason to stop
+
+
+def watchdog_seconds() -> float | None:
+    """How often systemd wants ``WATCHDOG=1`` at least; None when it does not watch."""
+    text = os.environ.get("WATCHDOG_USEC", "")
+    return int(text) / 1e6 if text.isdigit() and int(text) else None

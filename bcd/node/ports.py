@@ -1,0 +1,195 @@
+"""What the daemon needs of the machine it runs on; ``host`` and ``sim`` implement it.
+
+Every method may be called from a worker thread, one at a time. What can be expected to fail
+answers with a ``Failed`` value; files raise OSError.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bcd.model.assignment import Limits
+from bcd.model.device import Device
+from bcd.model.host import HostFacts
+from bcd.model.ids import AllocationId
+from bcd.model.report import Failed
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A character device: where a container sees it, and where it lies on the host."""
+
+    path: str
+    host_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEdits:
+    """What a container needs for one device, or for any device of the host."""
+
+    nodes: tuple[DeviceNode, ...] = ()
+    env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSnapshot:
+    """All GPUs at one moment. ``edits`` is keyed by device id, ``common`` goes into every spec."""
+
+    driver_version: str = ""
+    cuda_version: str = ""
+    devices: tuple[Device, ...] = ()
+    edits: Mapping[str, DeviceEdits] = field(default_factory=dict)
+    common: DeviceEdits = DeviceEdits()
+
+
+class Gpus(Protocol):
+    """The GPUs of the host."""
+
+    def snapshot(self) -> GpuSnapshot:
+        """Devices, their health and their nodes; a lost device is not in it."""
+        ...
+
+    def prepare(self, device_ids: tuple[str, ...]) -> Failed | None:
+        """Make devices ready for a hold and check that every node is there; idempotent."""
+        ...
+
+    def fingerprint(self) -> object:
+        """Something cheap that differs when ``snapshot`` may differ."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SliceState:
+    """A slice as its control files read back; ``empty`` when no process is left in it."""
+
+    limits: Limits
+    empty: bool
+
+
+class Slices(Protocol):
+    """The cgroup slices of holds with limits, one per allocation."""
+
+    def problem(self) -> str:
+        """Why this host cannot enforce limits; empty when it can."""
+        ...
+
+    def read(self) -> Mapping[AllocationId, SliceState]:
+        """Every slice of an allocation that exists."""
+        ...
+
+    def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
+        """Create or repair a slice and compare what was read back; idempotent."""
+        ...
+
+    def stop(self, allocation_id: AllocationId) -> bool:
+        """Stop an empty slice; False when something runs in it, True when it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSpec:
+    """A spec file of an allocation; ``device_class`` is empty for its first class's file.
+
+    ``content`` is None when the file cannot be read as a plain file of sane size.
+    """
+
+    name: str
+    allocation_id: AllocationId
+    device_class: str
+    content: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSpec:
+    """Somebody else's spec file that mentions ``bcd.dev/``."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CdiFiles:
+    """All own spec files, ascending by name, and the foreign ones that matter."""
+
+    own: tuple[OwnSpec, ...] = ()
+    foreign: tuple[ForeignSpec, ...] = ()
+
+
+class CdiDir(Protocol):
+    """The folders that container runtimes read CDI specs from."""
+
+    def read(self) -> CdiFiles:
+        """Read both folders; a foreign file that cannot be read is left out."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace an own spec file durably; raises OSError."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Unlink an own spec file durably; fine when it is gone. Raises OSError."""
+        ...
+
+    def fingerprint(self) -> object:
+        """Something cheap that differs when ``read`` may differ."""
+        ...
+
+
+class EnvDir(Protocol):
+    """The folder of the holds' environment files."""
+
+    def read(self) -> Mapping[AllocationId, bytes | None]:
+        """Contents by allocation; None for what is no plain file of sane size."""
+        ...
+
+    def write(self, allocation_id: AllocationId, content: bytes) -> None:
+        """Replace a file at once; raises OSError."""
+        ...
+
+    def remove(self, allocation_id: AllocationId) -> None:
+        """Unlink a file; fine when it is gone. Raises OSError."""
+        ...
+
+    def fingerprint(self) -> object:
+        """Something cheap that differs when ``read`` may differ."""
+        ...
+
+
+class Host(Protocol):
+    """CPUs, NUMA nodes and memory of the host."""
+
+    def facts(self) -> HostFacts:
+        """What /proc and /sys say; driver and CUDA versions are empty."""
+        ...
+
+    def machines_memory_bytes(self) -> int:
+        """Memory that the host's virtual machines use now (``machine.slice``)."""
+        ...
+
+
+class Clock(Protocol):
+    """Wall time for certificates and reports, steady time for timers."""
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never step."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait on the steady clock; zero and less yield once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything a daemon touches."""
+
+    gpus: Gpus
+    slices: Slices
+    cdi: CdiDir
+    env: EnvDir
+    host: Host
+    clock: Clock

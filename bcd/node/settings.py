@@ -1,0 +1,110 @@
+"""The daemon's settings file, ``bcd.toml``; ``packaging/bcd-full.toml`` explains every key."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from bcd.model.errors import BadConfiguration
+
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+_Period = Annotated[float, msgspec.Meta(ge=0.05, le=3_600)]
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the gateway listens, and how patiently it is dialled."""
+
+    address: str
+    enroll_address: str
+    spread_seconds: _Seconds = 10.0
+    max_backoff_seconds: _Period = 30.0
+    welcome_seconds: _Period = 15.0
+
+
+class PathSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Folders; an empty one lies at its usual place below ``root``."""
+
+    root: str = "/"
+    state: str = ""
+    cdi: str = ""
+    env: str = ""
+    socket: str = ""
+
+
+class CdiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How specs are written."""
+
+    annotations: Literal["always", "never"] = "always"
+
+
+class PassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often the daemon looks; ``watch_seconds`` is the cheap look for changed files."""
+
+    every_seconds: _Period = 30.0
+    watch_seconds: _Period = 2.0
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is logged."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything in ``bcd.toml``."""
+
+    gateway: GatewaySettings
+    paths: PathSettings = PathSettings()
+    cdi: CdiSettings = CdiSettings()
+    passes: PassSettings = PassSettings()
+    log: LogSettings = LogSettings()
+
+    def __post_init__(self) -> None:
+        """Check what types cannot say; the message names the key."""
+        for key in ("address", "enroll_address"):
+            match = _ADDRESS.match(getattr(self.gateway, key))
+            if match is None or not 0 < int(match[1]) < 65_536:
+                raise ValueError(f"gateway.{key} must be host:port, such as gateway.example:7443")
+        for key in ("root", "state", "cdi", "env", "socket"):
+            text = getattr(self.paths, key)
+            if text and not text.startswith("/"):
+                raise ValueError(f"paths.{key} must be an absolute path")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where everything lies, absolute."""
+
+    root: Path
+    state: Path
+    cdi: Path
+    cdi_dynamic: Path
+    env: Path
+    socket: Path
+
+
+# A Unix socket's address is at most 107 bytes long (unix(7)).
+_MAX_SOCKET_BYTES = 107
+
+
+def paths_of(settings: PathSettings) -> Paths:
+    """The folders that the settings mean; raises BadConfiguration."""
+    root = Path(settings.root)
+    paths = Paths(
+        root=root,
+        state=Path(settings.state or root / "var/lib/bcd"),
+        cdi=Path(settings.cdi or root / "etc/cdi"),
+        cdi_dynamic=root / "var/run/cdi",
+        env=Path(settings.env or root / "run/bcd/allocations"),
+        socket=Path(settings.socket or root / "run/bcd/bcd.sock"),
+    )
+    if len(str(paths.socket).encode()) > _MAX_SOCKET_BYTES:
+        raise BadConfiguration(
+            f"paths.socket: {paths.socket} is longer than {_MAX_SOCKET_BYTES} bytes;"
+            " set a shorter path"
+        )
+    return paths
