@@ -1,0 +1,74 @@
+"""The command ``bcd``: runs the daemon, enrols the host, and shows what the daemon sees."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import bcd
+from bcd.cli.program import run_program
+
+_CONFIG = Path("/etc/bcd/bcd.toml")
+_EPILOG = "exit codes: 0 done, 1 refused or failed, 2 usage, 4 another daemon took this node over"
+
+
+def main() -> None:
+    """The console script."""
+    # gRPC reads these when it is loaded, which the verbs below do.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    arguments = _parser().parse_args(_with_verb(sys.argv[1:]))
+    run_program("bcd", lambda: _dispatch(arguments))
+
+
+def _with_verb(arguments: Sequence[str]) -> list[str]:
+    """``bcd --sim PROFILE`` means ``bcd run --sim PROFILE``."""
+    plain = arguments and arguments[0].startswith("-")
+    if plain and arguments[0] not in ("-h", "--help", "--version"):
+        return ["run", *arguments]
+    return list(arguments)
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    match arguments.verb:
+        case "run":
+            from bcd.cli.bcd_run import run
+
+            return run(arguments.config, arguments.sim)
+        case "enroll":
+            from bcd.cli.bcd_enroll import run as enroll
+
+            return enroll(arguments.config, arguments.token_file, arguments.gateway)
+        case _:
+            from bcd.cli.bcd_status import run as show
+
+            return show(arguments.config, arguments.verb, as_json=arguments.output == "json")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bcd", description="Hands GPUs over on this host.", epilog=_EPILOG
+    )
+    parser.add_argument("--version", action="version", version=f"bcd {bcd.__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    settings = argparse.ArgumentParser(add_help=False)
+    settings.add_argument(
+        "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
+    )
+    run = verbs.add_parser("run", parents=[settings], help="run the daemon in the foreground")
+    run.add_argument("--sim", metavar="PROFILE", help="on simulated hardware, such as dgx-h100")
+    enroll = verbs.add_parser("enroll", parents=[settings], help="get this host its identity")
+    enroll.add_argument(
+        "--token-file", required=True, metavar="FILE", help="the join token; - reads it from stdin"
+    )
+    enroll.add_argument(
+        "--gateway", metavar="HOST:PORT", help="the enrolment port, if not that of the settings"
+    )
+    for verb, text in (
+        ("status", "show session, holds and conditions"),
+        ("inventory", "show host and devices as the control plane gets them"),
+    ):
+        show = verbs.add_parser(verb, parents=[settings], help=text)
+        show.add_argument("-o", dest="output", choices=["text", "json"], default="text")
+    return parser

@@ -1,0 +1,55 @@
+"""``bcd run``: the daemon as a process, with signals and logs."""
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+from bcd.cli.program import configure_logs, load_settings
+from bcd.model.errors import BadConfiguration, BcdError
+from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.execute import AfterStep, no_observer
+from bcd.node.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def run(config: Path, profile: str | None, after_step: AfterStep = no_observer) -> int:
+    """Run until a signal or another daemon ends it; returns the exit code.
+
+    SIGTERM and SIGINT stop it and leave every hold in place, SIGHUP reads the settings again.
+    """
+    settings = load_settings(config, Settings)
+    configure_logs(settings.log.level)
+    if profile is None:
+        raise BadConfiguration(
+            "this version has no driver for real GPUs yet; run it on simulated hardware"
+            " with --sim PROFILE, such as --sim dgx-h100"
+        )
+    return asyncio.run(_run(settings, config, profile, after_step))
+
+
+async def _run(settings: Settings, config: Path, profile: str, after_step: AfterStep) -> int:
+    # Loaded only where hardware is simulated.
+    from bcd.sim.ports import simulated_ports
+
+    daemon = open_daemon(settings, simulated_ports(profile), after_step=after_step)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    loop.add_signal_handler(signal.SIGHUP, _reload, daemon, config)
+    log.info("daemon starts", extra={"node": daemon.identity.node_id, "profile": profile})
+    return await daemon.run()
+
+
+def _reload(daemon: Daemon, config: Path) -> None:
+    try:
+        settings = load_settings(config, Settings)
+    except BcdError as error:
+        log.error("settings stay as they were", extra={"problem": error.message})
+        return
+    logging.getLogger().setLevel(settings.log.level.upper())
+    if (settings.gateway, settings.paths) != (daemon.settings.gateway, daemon.settings.paths):
+        log.warning("changed gateway or paths take effect with a restart only")
+    daemon.reload(settings)
+    log.info("settings read again")
