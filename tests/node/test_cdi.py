@@ -1,0 +1,311 @@
+"""CDI specs: what is written is what every reader takes, and is read back as the hold it is."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bcd.node import cdi
+from bcd.node.cdi_format import is_device_name, minimum_version, problem_of
+from bcd.node.hold import hold_of
+from bcd.node.ports import DeviceEdits, DeviceNode, ForeignSpec, GpuSnapshot
+from tests.node.memory import MIG, SLOTS, WHOLE, snapshot
+from tests.node.world import alloc_id, assignment, limits, node_id
+
+# The upstream schema's rules (schema.json and defs.json of the CDI repository), as far as our
+# specs reach: a second opinion beside our own, stricter rules.
+_NODES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["path"],
+        "properties": {
+            "path": {"type": "string"},
+            "hostPath": {"type": "string"},
+            "permissions": {"type": "string"},
+        },
+    },
+}
+_EDITS = {
+    "type": "object",
+    "properties": {
+        "env": {"type": "array", "items": {"type": "string", "pattern": "^[^=]+=.*$"}},
+        "deviceNodes": _NODES,
+    },
+}
+UPSTREAM = {
+    "type": "object",
+    "required": ["cdiVersion", "kind", "devices", "containerEdits"],
+    "properties": {
+        "cdiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+        "devices": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name", "containerEdits"],
+                "properties": {"name": {"type": "string"}, "containerEdits": _EDITS},
+            },
+        },
+        "containerEdits": _EDITS,
+    },
+}
+
+PLAIN = assignment(1, WHOLE[0], WHOLE[1])
+LIMITED = assignment(2, WHOLE[0], limits=limits(cpus="0-3", mems="0"))
+MIXED = assignment(3, MIG[0], WHOLE[0], SLOTS[0], MIG[1])
+
+
+def rendered(wanted: Any, annotate: bool = True) -> dict[str, dict[str, Any]]:
+    files = cdi.render(hold_of(wanted), snapshot(), node_id(), annotate=annotate)
+    assert files is not None
+    return {file.name: json.loads(file.content) for file in files}
+
+
+@pytest.mark.parametrize("wanted", [PLAIN, LIMITED, MIXED])
+@pytest.mark.parametrize("annotate", [True, False])
+def test_every_spec_passes_our_rules_and_the_upstream_schema(wanted: Any, annotate: bool) -> None:
+    for document in rendered(wanted, annotate).values():
+        assert problem_of(document) is None
+        jsonschema.validate(document, UPSTREAM)
+
+
+def test_a_plain_hold_stays_readable_for_podman_of_debian_12() -> None:
+    [document] = rendered(PLAIN).values()
+    assert document["cdiVersion"] == "0.5.0"
+    assert "annotations" not in document
+
+
+def test_a_hold_with_limits_names_its_slice_twice() -> None:
+    [document] = rendered(LIMITED).values()
+    unit = f"bcd-alloc-{alloc_id(2)}.slice"
+    assert document["annotations"] == {"bcd.dev/cgroup-parent": unit}
+    assert f"BCD_CGROUP_PARENT={unit}" in document["containerEdits"]["env"]
+    assert document["cdiVersion"] == "0.6.0"
+
+
+def test_without_annotations_a_hold_with_limits_needs_no_newer_reader() -> None:
+    [document] = rendered(LIMITED, annotate=False).values()
+    assert document["cdiVersion"] == "0.5.0"
+    assert "annotations" not in document
+
+
+def test_every_class_has_a_file_of_its_own_and_the_first_ones_is_last() -> None:
+    files = rendered(MIXED)
+    assert list(files) == [
+        f"bcd-{alloc_id(3)}.gpu.json",
+        f"bcd-{alloc_id(3)}.gpu.slot.json",
+        f"bcd-{alloc_id(3)}.json",
+    ]
+    assert [d["kind"] for d in files.values()] == [
+        "bcd.dev/gpu",
+        "bcd.dev/gpu.slot",
+        "bcd.dev/gpu.mig",
+    ]
+    names = [entry["name"] for d in files.values() for entry in d["devices"]]
+    assert sorted(names) == sorted(d.id for d in MIXED.devices)
+
+
+def test_an_images_nvidia_visible_devices_cannot_add_gpus() -> None:
+    for document in rendered(MIXED).values():
+        assert document["containerEdits"]["env"][0] == "NVIDIA_VISIBLE_DEVICES=void"
+
+
+def test_nodes_carry_no_numbers_and_a_host_path_only_where_it_differs() -> None:
+    hold = hold_of(PLAIN)
+    gpus = GpuSnapshot(
+        edits={
+            "GPU-0": DeviceEdits((DeviceNode("/dev/nvidia0", "/dev/nvidia0"),)),
+            "GPU-1": DeviceEdits((DeviceNode("/dev/nvidia1", "/root/dev/nvidia1"),)),
+        }
+    )
+    [file] = cdi.render(hold, gpus, node_id(), annotate=True) or ()
+    nodes = [d["containerEdits"]["deviceNodes"] for d in json.loads(file.content)["devices"]]
+    assert nodes == [
+        [{"path": "/dev/nvidia0", "permissions": "rw"}],
+        [{"path": "/dev/nvidia1", "hostPath": "/root/dev/nvidia1", "permissions": "rw"}],
+    ]
+
+
+@pytest.mark.parametrize("wanted", [PLAIN, LIMITED, MIXED])
+def test_every_file_reads_back_as_the_whole_hold(wanted: Any) -> None:
+    hold = hold_of(wanted)
+    for file in cdi.render(hold, snapshot(), node_id(), annotate=True) or ():
+        assert cdi.read_spec(file.content, hold.allocation_id) == hold
+
+
+def test_a_hold_of_a_lost_device_cannot_be_rendered() -> None:
+    gpus = snapshot(WHOLE[1:])
+    assert cdi.render(hold_of(PLAIN), gpus, node_id(), annotate=True) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bcd-../../etc/passwd.json",
+        "bcd-alloc_.json",
+        "bcd-.json",
+        f"bcd-{alloc_id(1)}.JSON",
+        f"bcd-{alloc_id(1)}.disk.json",
+        f"bcd-{alloc_id(1)}.json\n",
+        f".bcd-{alloc_id(1)}.json",
+        f"bcd-{alloc_id(1)}.json.tmp",
+        "nvidia.yaml",
+    ],
+)
+def test_a_name_that_is_not_exactly_ours_is_foreign(name: str) -> None:
+    assert cdi.parse_file_name(name) is None
+
+
+def good() -> dict[str, Any]:
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": "bcd.dev/gpu",
+        "annotations": {"bcd.dev/x": "y"},
+        "devices": [
+            {
+                "name": "GPU-0",
+                "containerEdits": {
+                    "deviceNodes": [{"path": "/dev/nvidia0", "permissions": "rw"}],
+                    "mounts": [{"hostPath": "/a", "containerPath": "/a", "options": ["ro"]}],
+                    "hooks": [{"hookName": "createContainer", "path": "/bin/h", "args": ["h"]}],
+                },
+            }
+        ],
+        "containerEdits": {"env": ["A=b"]},
+    }
+
+
+def test_the_rules_accept_what_the_format_allows() -> None:
+    assert problem_of(good()) is None
+
+
+def at(path: str, value: Any) -> dict[str, Any]:
+    """A good spec with one place set; a value of None removes it."""
+    document: Any = good()
+    place = document
+    *parents, last = [int(p) if p.isdigit() else p for p in path.split("/")]
+    for step in parents:
+        place = place[step]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return document  # type: ignore[no-any-return]
+
+
+REFUSED: list[Any] = [
+    [],
+    "text",
+    None,
+    {},
+    at("cdiVersion", "9.9.9"),
+    at("cdiVersion", "0.5.0"),
+    at("cdiVersion", 1),
+    at("kind", "gpu"),
+    at("kind", "bcd.dev/"),
+    at("kind", "bcd.dev/gpu."),
+    at("kind", "1bcd/gpu"),
+    at("kind", None),
+    at("extra", 1),
+    at("annotations", {"bad key!!": "x"}),
+    at("annotations", {"a": 1}),
+    at("annotations", {"a": "x" * 300_000}),
+    at("devices", []),
+    at("devices", good()["devices"] * 2),
+    at("devices/0/name", "a b"),
+    at("devices/0/name", "a/b"),
+    at("devices/0/name", "../x"),
+    at("devices/0/name", "-a"),
+    at("devices/0/name", ""),
+    at("devices/0/containerEdits", {}),
+    at("devices/0/containerEdits", None),
+    at("devices/0/containerEdits/netDevices", []),
+    at("devices/0/containerEdits/deviceNodes", []),
+    at("devices/0/containerEdits/deviceNodes/0/path", "nvidia0"),
+    at("devices/0/containerEdits/deviceNodes/0/path", None),
+    at("devices/0/containerEdits/deviceNodes/0/permissions", "x"),
+    at("devices/0/containerEdits/deviceNodes/0/permissions", ""),
+    at("devices/0/containerEdits/deviceNodes/0/permissions", "rr"),
+    at("devices/0/containerEdits/deviceNodes/0/major", 195),
+    at("devices/0/containerEdits/mounts/0/containerPath", None),
+    at("devices/0/containerEdits/hooks/0/hookName", "onStart"),
+    at("containerEdits/env", ["NOEQUALS"]),
+    at("containerEdits/env", ["=x"]),
+    at("containerEdits/env", ["A=b\nC=d"]),
+    at("containerEdits/env", []),
+    at("containerEdits", {}),
+]
+
+
+@pytest.mark.parametrize("document", REFUSED, ids=range(len(REFUSED)))
+def test_the_rules_refuse_what_a_reader_would_drop(document: Any) -> None:
+    assert problem_of(document) is not None
+
+
+def test_the_lowest_version_follows_from_the_fields() -> None:
+    assert minimum_version(good()) == "0.6.0"
+    assert minimum_version(at("annotations", None)) == "0.3.0"
+    assert minimum_version(at("annotations", None) | {"kind": "bcd.dev/gpu.mig"}) == "0.6.0"
+    host_path = at("devices/0/containerEdits/deviceNodes/0/hostPath", "/dev/x")
+    del host_path["annotations"]
+    assert minimum_version(host_path) == "0.5.0"
+
+
+@pytest.mark.parametrize("name", ["GPU-9::1", "MIG-1", "0"])
+def test_device_names_of_ours_are_legal(name: str) -> None:
+    assert is_device_name(name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"cdiVersion":"0.5.0"}',
+        json.dumps(good()).encode(),
+    ],
+)
+def test_a_corrupt_own_spec_is_named_as_such(content: bytes | None) -> None:
+    with pytest.raises(cdi.MalformedSpec):
+        cdi.read_spec(content, alloc_id(1))
+
+
+def test_an_own_spec_under_another_holds_name_is_corrupt() -> None:
+    [file] = cdi.render(hold_of(PLAIN), snapshot(), node_id(), annotate=True) or ()
+    with pytest.raises(cdi.MalformedSpec):
+        cdi.read_spec(file.content, alloc_id(2))
+
+
+def test_a_spec_whose_devices_were_edited_is_corrupt() -> None:
+    [document] = rendered(PLAIN).values()
+    document["devices"][0]["name"] = "GPU-3"
+    with pytest.raises(cdi.MalformedSpec):
+        cdi.read_spec(json.dumps(document).encode(), alloc_id(1))
+
+
+GPU0 = hold_of(PLAIN).devices[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "claims"),
+    [
+        ('{"kind": "bcd.dev/gpu", "devices": [{"name": "GPU-0"}]}', True),
+        ('{"kind": "bcd.dev/gpu", "devices": [{"name": "GPU-01"}]}', False),
+        ('{"kind": "bcd.dev/gpu.mig", "devices": [{"name": "GPU-0"}]}', False),
+        ("kind: bcd.dev/gpu\ndevices:\n- name: GPU-0\n", True),
+        ('kind: "bcd.dev/gpu"\ndevices:\n- name: "GPU-0"\n', True),
+        ("kind: bcd.dev/gpu.mig\ndevices:\n- name: GPU-0\n", False),
+        ("kind: bcd.dev/gpu\ndevices:\n- name: GPU-01\n", False),
+        ("kind: nvidia.com/gpu\ndevices:\n- name: GPU-0\n", False),
+        ('{"kind": "bcd.dev/gpu", "devices": 3}', False),
+        ("{", False),
+    ],
+)
+def test_a_foreign_file_claims_a_device_by_its_exact_name(text: str, claims: bool) -> None:
+    assert cdi.names_device(ForeignSpec("/etc/cdi/x", text), GPU0) is claims

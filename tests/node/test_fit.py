@@ -1,0 +1,131 @@
+"""Admission: what fits is let in, and every refusal has its own reason."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bcd.model.assignment import AssignedDevice, Assignment, HostReserve
+from bcd.model.device import DeviceClass, Health, HealthState
+from bcd.model.report import FailureReason
+from bcd.node.fit import Capacity, Ledger
+from bcd.node.hold import hold_of
+from tests.node.memory import DEVICES, GIB, HOST, MIG, SHARED, SLOTS, SPLIT, WHOLE
+from tests.node.world import assignment, limits
+
+
+def ledger(**changes: Any) -> Ledger:
+    fields: dict[str, Any] = {
+        "devices": {d.id: d for d in DEVICES},
+        "host": HOST,
+        "reserve": HostReserve(2, 4 * GIB),
+        "machines_memory_bytes": 0,
+        "slice_problem": "",
+    }
+    return Ledger(Capacity(**(fields | changes)))
+
+
+def reason(wanted: Assignment, into: Ledger | None = None) -> str | None:
+    failed = (into or ledger()).admit(hold_of(wanted))
+    return None if failed is None else failed.reason
+
+
+def test_healthy_free_devices_are_admitted() -> None:
+    assert reason(assignment(1, *WHOLE, *MIG)) is None
+
+
+@pytest.mark.parametrize("name", ["GPU-99", "../../etc/passwd", "GPU-0\n", "", "\0", "x" * 250])
+def test_a_device_that_this_host_has_not_is_unknown(name: str) -> None:
+    wanted = assignment(1, AssignedDevice(name, DeviceClass.GPU))
+    assert reason(wanted) == FailureReason.UNKNOWN_DEVICE
+
+
+def test_a_device_under_another_class_is_unknown() -> None:
+    wanted = assignment(1, AssignedDevice("GPU-0", DeviceClass.MIG))
+    assert reason(wanted) == FailureReason.UNKNOWN_DEVICE
+
+
+def test_a_device_whose_id_is_no_cdi_name_is_unknown() -> None:
+    odd = replace(WHOLE[0], id="MIG-GPU-0/1/0")
+    found = ledger(devices={odd.id: odd})
+    assert reason(assignment(1, odd), found) == FailureReason.UNKNOWN_DEVICE
+
+
+@pytest.mark.parametrize("state", [s for s in HealthState if s is not HealthState.HEALTHY])
+def test_only_healthy_devices_take_new_holds(state: HealthState) -> None:
+    sick = replace(WHOLE[0], health=Health(state, "Xid 79"))
+    assert reason(assignment(1, sick), ledger(devices={sick.id: sick})) == (
+        FailureReason.DEVICE_UNHEALTHY
+    )
+
+
+def test_a_gpu_in_mig_mode_is_not_bound_as_a_whole() -> None:
+    assert reason(assignment(1, SPLIT)) == FailureReason.DEVICE_UNHEALTHY
+
+
+def test_a_device_of_another_hold_is_in_use() -> None:
+    found = ledger()
+    found.enter(hold_of(assignment(1, WHOLE[0])))
+    assert reason(assignment(2, WHOLE[1], WHOLE[0]), found) == FailureReason.DEVICE_IN_USE
+    assert reason(assignment(1, WHOLE[0]), found) is None
+
+
+def test_whole_and_shared_modes_of_one_gpu_exclude_each_other() -> None:
+    found = ledger()
+    found.enter(hold_of(assignment(1, SLOTS[0])))
+    assert reason(assignment(2, SHARED), found) == FailureReason.DEVICE_IN_USE
+    assert reason(assignment(3, SLOTS[1]), found) is None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "mems"),
+    [("0-16", ""), ("15", ""), ("14", ""), ("", "3"), ("", "0-9"), ("x", ""), ("", "9-1")],
+)
+def test_cpus_and_nodes_must_be_online_and_not_isolated(cpus: str, mems: str) -> None:
+    wanted = assignment(1, WHOLE[0], limits=limits(cpus=cpus, mems=mems))
+    assert reason(wanted) == FailureReason.INVALID_LIMITS
+
+
+def test_a_cpuset_of_online_cpus_is_admitted() -> None:
+    assert reason(assignment(1, WHOLE[0], limits=limits(cpus="0-13", mems="0-2"))) is None
+
+
+def test_a_host_without_slices_takes_no_limits() -> None:
+    found = ledger(slice_problem="no memory controller")
+    assert reason(assignment(1, WHOLE[0], limits=limits()), found) == (
+        FailureReason.LIMITS_UNSUPPORTED
+    )
+    assert reason(assignment(1, WHOLE[0]), found) is None
+
+
+def test_memory_beside_pools_reserve_machines_and_holds_must_suffice() -> None:
+    free = 256 - 16 - 4  # MemTotal without the huge page pools and the reserve
+    assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=free))) is None
+    exhausted = FailureReason.RESOURCES_EXHAUSTED
+    assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=free + 1))) == exhausted
+    beside = ledger(machines_memory_bytes=GIB)
+    assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=free)), beside) == exhausted
+    beside = ledger()
+    beside.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=100))))
+    beside.enter_limits(limits(memory_gib=100))
+    assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=37)), beside) == exhausted
+    assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=36)), beside) is None
+
+
+def test_huge_pages_must_suffice_on_the_nodes_of_the_hold_and_in_all() -> None:
+    exhausted = FailureReason.RESOURCES_EXHAUSTED
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=8, mems="0"))) is None
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=9, mems="0"))) == exhausted
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=16))) is None
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=17))) == exhausted
+    found = ledger()
+    found.enter(hold_of(assignment(2, WHOLE[1], limits=limits(pages=6, mems="0"))))
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=3, mems="0")), found) == exhausted
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=8, mems="1")), found) is None
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=11)), found) == exhausted
+
+
+def test_a_hold_that_stands_is_judged_for_conflicts_only() -> None:
+    sick = replace(WHOLE[0], health=Health(HealthState.UNHEALTHY, "Xid 79"))
+    found = ledger(devices={sick.id: sick}, slice_problem="broken")
+    assert found.conflict(hold_of(assignment(1, sick, limits=limits(cpus="900")))) is None
