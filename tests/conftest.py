@@ -7,14 +7,17 @@ so that nothing is ever skipped.
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bcd.store.database import Database
 from tests.clock import DatabaseClock
+from tests.journeys.system import System
 from tests.postgres import Cluster
 
 Rounds = Callable[[int, int], int]
+MakeSystem = Callable[..., System]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,3 +90,27 @@ async def database(clock: DatabaseClock) -> AsyncIterator[Database]:
     opened = clock.open()
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def make_system(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> MakeSystem:
+    """Declare a system: on PostgreSQL with a gateway process under its restricted role."""
+
+    if engine == "sqlite":
+        urls = (f"sqlite:///{tmp_path}/placer.db", "")
+    else:
+        cluster: Cluster = request.getfixturevalue("postgresql")
+        url = cluster.new_database()
+        urls = (url, cluster.gateway_url(url))
+
+    def make(**options: Any) -> System:
+        return System(tmp_path, *urls, **options)
+
+    return make
+
+
+@pytest.fixture
+def system(make_system: MakeSystem) -> Iterator[System]:
+    """A system whose placer and gateway run, without pools and nodes."""
+    with make_system() as running:
+        yield running

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Rounds
-from tests.journeys.conftest import MakeSystem
+from tests.conftest import MakeSystem, Rounds
 from tests.journeys.load import Journal, Load
 from tests.journeys.probed_placer import PROBE, open_transactions
 from tests.journeys.records import overlaps, query, quota_drift
