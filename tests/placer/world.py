@@ -19,7 +19,10 @@ from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import Allowed, Decision, Policy
 from bcd.placer.capacity.inventory import apply_inventory
 from bcd.placer.capacity.reachability import judge
+from bcd.placer.lifecycle import apply
+from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.reconcile import Reconciler
+from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.lifecycle.worker import Worker
 from bcd.placer.pki.authority import Authority
 from bcd.placer.pki.command import CommandSigner
@@ -42,7 +45,7 @@ from bcd.store import (
     sessions,
 )
 from bcd.store.allocations import Allocation
-from bcd.store.database import Database, Transaction
+from bcd.store.database import Database, Row, Transaction
 from bcd.store.events import Event
 from bcd.store.reports import Received
 from bcd.store.sessions import Opening
@@ -282,6 +285,23 @@ class World:
         await self.work()
         await self.bind(*all_nodes)
         return await self.view(made.id)
+
+    async def end(self, reservation_id: ReservationId, trigger: Trigger) -> Reservation:
+        """Release or cancel as the API does."""
+
+        def write(tx: Transaction) -> Reservation:
+            row = reservations.get(tx, reservation_id)
+            assert row is not None
+            hand = Hand(tx, pools.lock(tx, row.pool_id), self.signer)
+            row = reservations.lock(tx, reservation_id)
+            assert row is not None
+            return reservations.view(tx, apply.move(hand, row, trigger, bind_deadline_ms=None))
+
+        return await self.database.write(write)
+
+    async def rows(self, sql: str, **values: object) -> Sequence[Row]:
+        """The rows of a query."""
+        return await self.database.read(lambda tx: [dict(row) for row in tx.all(sql, **values)])
 
     async def view(self, reservation_id: ReservationId) -> Reservation:
         """The reservation as the API shows it."""

@@ -114,7 +114,7 @@ class Admission:
     ) -> Answered | None:
         """Transaction 2. A refused charge raises, which leaves the draft a draft."""
         hand = Hand(tx, pools.lock(tx, draft.request.pool_id), self._signer)
-        row = reservations.get(tx, draft.id)
+        row = reservations.lock(tx, draft.id)
         if row is None or row.state is not State.DRAFT or row.version != version:
             return None
         if isinstance(decision, Denied):
@@ -137,7 +137,11 @@ class Admission:
         raise AssertionError("a rehearsal always ends in a roll-back")
 
     def _rehearse(self, tx: Transaction, draft: Draft, decision: Decision) -> None:
-        """Both transactions at once, rolled back."""
+        """Both transactions at once, rolled back.
+
+        Under the pool's lock from the start: else the draft could be placed between the two.
+        """
+        pools.lock(tx, draft.request.pool_id)
         _, row, known = _open_draft(tx, draft)
         if known is None:
             known = self._settle(tx, draft, row.version, decision)

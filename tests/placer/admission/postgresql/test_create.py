@@ -1,0 +1,70 @@
+"""Creates of several placers on one PostgreSQL."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from bcd.model.errors import QuotaExceeded
+from bcd.model.reservation import State
+from bcd.placer.admission.policy import Allowed
+from tests.clock import DatabaseClock
+from tests.placer.records import Beside, assert_quota_adds_up, count
+from tests.placer.world import World, dgx
+
+
+@pytest.fixture
+async def other(world: World, clock: DatabaseClock) -> AsyncIterator[World]:
+    """Another placer over the same database and pool, with connections and views of its own."""
+    database = clock.open()
+    yield World(database, world.authority, world.pool_id)
+    await database.close()
+
+
+async def test_a_rehearsal_overtaken_by_another_placer_answers_with_what_that_one_made(
+    world: World, database_url: str
+) -> None:
+    """The draft is placed after the rehearsal read it and before it got the pool's lock."""
+    await world.add_node(dgx("a"))
+    await world.grant("gpu", 0)
+    with pytest.raises(QuotaExceeded):
+        await world.create(1)
+    await world.grant("gpu", 1)
+    beside = Beside(database_url)
+    with psycopg.connect(database_url) as rival:
+        rival.execute("SELECT id FROM pools FOR UPDATE")
+        rehearsal = asyncio.create_task(world.create(1, dryRun=True))
+        while not beside.waiting_for_locks():
+            await asyncio.sleep(0)
+        rival.execute("UPDATE reservations SET state = 'pending', version = version + 1")
+        rival.commit()
+    assert (await rehearsal).state is State.PENDING
+
+
+async def test_two_placers_make_one_reservation_of_one_key(world: World, other: World) -> None:
+    await world.add_node(dgx("a"))
+    for round_number in range(20):
+        key = f"k{round_number}"
+        made = await asyncio.gather(
+            *(placer.create(8, key=key) for placer in (world, other) for _ in range(8))
+        )
+        assert len({reservation.id for reservation in made}) == 1
+        assert {reservation.state for reservation in made} <= {State.PLACED, State.PENDING}
+        assert await world.event_names(made[0].id) in (["placed"], ["pending"])
+    assert world.policy.asked + other.policy.asked <= 40
+    assert await count(world.database, "SELECT count(*) FROM bookings") == 8
+    await assert_quota_adds_up(world.database)
+
+
+async def test_two_placers_that_decide_differently_agree_on_the_first_outcome(
+    world: World, other: World
+) -> None:
+    world.policy.answer = Allowed()
+    for round_number in range(10):
+        answers = await asyncio.gather(
+            world.create(1, key=f"k{round_number}"),
+            other.create(1, key=f"k{round_number}", duration="1h"),
+        )
+        assert answers[0].id == answers[1].id
+        assert answers[0].version == answers[1].version
