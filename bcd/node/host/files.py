@@ -20,9 +20,10 @@ def read_plain(path: Path, limit: int) -> bytes | None:
         raise
     except OSError:
         return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         content = file.read(limit + 1)
     return content if len(content) <= limit else None
 

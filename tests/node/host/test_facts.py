@@ -1,0 +1,132 @@
+"""The host's facts: captured machines, strange ones, and the one that runs the tests."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bcd.model.host import HugePagePool
+from bcd.node.host.facts import ProcSysHost
+from tests.captured import DATA, unpack
+
+KIB = 1024
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for path, content in files.items():
+        place = root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content)
+    return root
+
+
+def test_memory_of_coherent_gpus_is_not_the_hosts(tmp_path: Path) -> None:
+    facts = ProcSysHost(unpack("sysfs-nvidia-gpu-numa-nodes.txt", tmp_path)).facts()
+    assert [node.id for node in facts.numa_nodes] == [0, 8]
+    assert [node.memory_bytes for node in facts.numa_nodes] == [
+        129_839_104 * KIB,
+        133_952_000 * KIB,
+    ]
+    assert facts.memory_bytes == (129_839_104 + 133_952_000) * KIB
+
+
+def test_a_nodes_list_of_absent_cpus_counts_only_those_online(tmp_path: Path) -> None:
+    facts = ProcSysHost(unpack("sysfs-nvidia-gpu-numa-nodes.txt", tmp_path)).facts()
+    assert facts.online_cpus == frozenset([*range(16), *range(88, 104)])
+    assert facts.numa_nodes[0].cpus == frozenset(range(16))
+    assert facts.numa_nodes[1].cpus == frozenset(range(88, 104))
+
+
+def test_offline_cpus_of_an_old_kernel_are_told_by_their_topology(tmp_path: Path) -> None:
+    facts = ProcSysHost(unpack("sysfs-offlines.txt", tmp_path)).facts()
+    online = frozenset(range(16)) - {2, 5, 13, 14}
+    assert facts.online_cpus == online
+    assert [(node.id, node.cpus) for node in facts.numa_nodes] == [(0, online)]
+    assert facts.numa_nodes[0].memory_bytes == 16_772_456 * KIB
+
+
+def test_the_two_part_cpulists_of_a_dgx_are_read(tmp_path: Path) -> None:
+    rows = [
+        re.split(r"\t", line)
+        for line in (DATA / "topo-m-dgx-a100.txt").read_text().splitlines()
+        if line.startswith("GPU")
+    ]
+    by_node = {row[-1]: row[-2] for row in rows}
+    files = {f"sys/devices/system/node/node{n}/cpulist": c for n, c in by_node.items()}
+    files["sys/devices/system/cpu/online"] = "0-255\n"
+    facts = ProcSysHost(write(tmp_path, files)).facts()
+    assert [node.id for node in facts.numa_nodes] == [1, 3, 5, 7]
+    assert facts.numa_nodes[0].cpus == frozenset([*range(16, 32), *range(144, 160)])
+
+
+def test_sparse_memory_only_and_cpuless_nodes_are_kept(tmp_path: Path) -> None:
+    node = "sys/devices/system/node"
+    files = {
+        "sys/devices/system/cpu/online": "0-3\n",
+        f"{node}/online": "0,2,4\n",
+        f"{node}/node0/cpulist": "0-3\n",
+        f"{node}/node0/meminfo": "Node 0 MemTotal:       1024 kB\n",
+        f"{node}/node1/cpulist": "\n",
+        f"{node}/node2/cpulist": "\n",
+        f"{node}/node2/meminfo": "Node 2 MemTotal:       2048 kB\n",
+        f"{node}/node4/cpulist": "\n",
+    }
+    facts = ProcSysHost(write(tmp_path, files)).facts()
+    assert [(n.id, n.cpus, n.memory_bytes) for n in facts.numa_nodes] == [
+        (0, frozenset(range(4)), 1024 * KIB),
+        (2, frozenset(), 2048 * KIB),
+        (4, frozenset(), 0),
+    ]
+
+
+def test_isolated_cpus_are_those_of_boot_and_of_partitions(tmp_path: Path) -> None:
+    files = {
+        "sys/devices/system/cpu/online": "0-7\n",
+        "sys/devices/system/cpu/isolated": "2,3\n",
+        "sys/fs/cgroup/cpuset.cpus.isolated": "6-7\n",
+    }
+    assert ProcSysHost(write(tmp_path, files)).facts().isolated_cpus == frozenset({2, 3, 6, 7})
+
+
+@pytest.mark.parametrize("text", [" (null)\n", "\n", "9-1\n", "0-99999\n", "\0\0", "x" * 100_000])
+def test_a_list_that_is_none_reads_as_empty(tmp_path: Path, text: str) -> None:
+    files = {
+        "sys/devices/system/cpu/online": "0-7\n",
+        "sys/devices/system/cpu/isolated": text,
+    }
+    facts = ProcSysHost(write(tmp_path, files)).facts()
+    assert (facts.online_cpus, facts.isolated_cpus) == (frozenset(range(8)), frozenset())
+
+
+def test_huge_pages_are_counted_by_node_and_size(tmp_path: Path) -> None:
+    pages = "sys/devices/system/node/node0/hugepages"
+    files = {
+        "sys/devices/system/node/node0/cpulist": "0\n",
+        f"{pages}/hugepages-2048kB/nr_hugepages": "64\n",
+        f"{pages}/hugepages-1048576kB/nr_hugepages": "2\n",
+        f"{pages}/hugepages-16384kB/nr_hugepages": "many\n",
+        f"{pages}/garbage/nr_hugepages": "9\n",
+    }
+    [node] = ProcSysHost(write(tmp_path, files)).facts().numa_nodes
+    assert node.huge_pages == (HugePagePool(2 << 20, 64), HugePagePool(1 << 30, 2))
+
+
+def test_memory_of_virtual_machines_is_that_of_their_slice(tmp_path: Path) -> None:
+    host = ProcSysHost(tmp_path)
+    assert host.machines_memory_bytes() == 0
+    write(tmp_path, {"sys/fs/cgroup/machine.slice/memory.current": "123456\n"})
+    assert host.machines_memory_bytes() == 123_456
+
+
+def test_a_root_without_anything_gives_empty_facts(tmp_path: Path) -> None:
+    facts = ProcSysHost(tmp_path).facts()
+    assert (facts.hostname, facts.boot_id, facts.memory_bytes) == ("", "", 0)
+    assert (facts.online_cpus, facts.numa_nodes) == (frozenset(), ())
+
+
+def test_this_very_machine_has_cpus_and_memory() -> None:
+    facts = ProcSysHost(Path("/")).facts()
+    assert facts.online_cpus
+    assert facts.memory_bytes > 0
+    assert re.match(r"[0-9a-f-]{36}\Z", facts.boot_id)
+    assert facts.kernel

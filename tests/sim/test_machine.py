@@ -1,0 +1,134 @@
+"""Scratch roots: machines of data, with real device nodes where that is allowed."""
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from bcd.model.errors import BadConfiguration
+from bcd.node.host.facts import ProcSysHost
+from bcd.sim import machine as machines
+from bcd.sim.gpus import SimulatedGpus
+from bcd.sim.machine import build_machine
+from bcd.sim.profile import load_profile, profile_names, unit_uuid
+from tests.captured import DATA
+
+
+def build(root: Path, profile: str = "dgx-h100", seed: str = "node1") -> machines.Machine:
+    return build_machine(root, profile, seed=seed, hostname="host")
+
+
+def test_there_are_the_three_profiles() -> None:
+    assert profile_names() == ("dgx-h100", "hgx-a100-mig", "l40s-pcie")
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BadConfiguration, match="dgx-h100, hgx-a100-mig, l40s-pcie"):
+        load_profile("../dgx-h100")
+
+
+def test_a_dgx_h100_is_8_gpus_on_two_nodes_in_one_fabric(tmp_path: Path) -> None:
+    devices = SimulatedGpus(build(tmp_path)).snapshot().devices
+    assert [device.numa_node for device in devices] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert len({device.nvlink_domain for device in devices}) == 1
+    assert devices[0].nvlink_domain
+    host = ProcSysHost(tmp_path).facts()
+    assert len(host.online_cpus) == 224
+    assert [len(node.cpus) for node in host.numa_nodes] == [112, 112]
+
+
+def test_gpus_in_mig_mode_are_no_part_of_the_fabric(tmp_path: Path) -> None:
+    devices = SimulatedGpus(build(tmp_path, "hgx-a100-mig")).snapshot().devices
+    assert [d.nvlink_domain for d in devices if d.mig_enabled or d.profile] == [""] * 13
+    assert len([d for d in devices if d.nvlink_domain]) == 6
+
+
+def test_a_pcie_server_has_no_nvlink(tmp_path: Path) -> None:
+    devices = SimulatedGpus(build(tmp_path, "l40s-pcie")).snapshot().devices
+    assert {(d.nvlink_domain, d.nvlink_peers) for d in devices} == {("", ())}
+
+
+def test_the_a100_profile_agrees_with_a_captured_a100() -> None:
+    captured = ElementTree.parse(DATA / "nvidia-smi-q-a100-sxm4-mig4.xml")  # our own file
+    profile = load_profile("hgx-a100-mig")
+    assert captured.findtext("driver_version") == profile.driver
+    assert captured.findtext("cuda_version") == profile.cuda
+    gpu = captured.find("gpu")
+    assert gpu is not None
+    assert gpu.findtext("product_name") == profile.model
+    instance = gpu.findtext("mig_devices/mig_device/fb_memory_usage/total")
+    sizes = {m.profile: m.memory_mib for g in profile.gpus for m in g.mig}
+    assert instance == f"{sizes['2g.20gb']} MiB"
+
+
+def test_uuids_follow_from_the_seed(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("a", "b", "c")]
+    one, same, other = (
+        [d.id for d in SimulatedGpus(build(root, seed=seed)).snapshot().devices]
+        for root, seed in zip(roots, ("node1", "node1", "node2"), strict=True)
+    )
+    assert one == same
+    assert not set(one) & set(other)
+    assert unit_uuid("a", "bc") != unit_uuid("ab", "c")
+
+
+def test_nodes_are_character_devices_with_numbers_of_their_own(tmp_path: Path) -> None:
+    machine = build(tmp_path, "hgx-a100-mig")
+    paths = [path for path in (tmp_path / "dev").rglob("nvidia*") if not path.is_dir()]
+    assert len(paths) == 8 + 4 + 2 * 11
+    if os.geteuid() == 0:
+        assert machine.real_nodes
+        found = [os.lstat(path) for path in paths]
+        assert all(stat.S_ISCHR(f.st_mode) for f in found)
+        assert len({f.st_rdev for f in found}) == len(paths)
+        # Majors for local and experimental use: no driver of this machine answers on them.
+        assert {os.major(f.st_rdev) for f in found} == {60, 61}
+
+
+def test_a_user_who_may_make_no_nodes_gets_files_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.mknod", refuse)
+    machine = build(tmp_path)
+    assert not machine.real_nodes
+    assert SimulatedGpus(machine).prepare(()) is None
+    (tmp_path / "dev/nvidiactl").unlink()
+    assert SimulatedGpus(machine).prepare(()) is not None
+
+
+def test_a_second_start_finds_the_same_machine(tmp_path: Path) -> None:
+    build(tmp_path)
+    before = {p: p.lstat().st_mtime_ns for p in tmp_path.rglob("*") if not p.is_dir()}
+    build(tmp_path, seed="another")
+    assert {p: p.lstat().st_mtime_ns for p in tmp_path.rglob("*") if not p.is_dir()} == before
+
+
+def test_the_real_root_is_never_simulated() -> None:
+    with pytest.raises(BadConfiguration, match="not /"):
+        build(Path("/"))
+
+
+def test_a_root_of_another_profile_is_refused(tmp_path: Path) -> None:
+    build(tmp_path)
+    with pytest.raises(BadConfiguration, match="was made for dgx-h100"):
+        build(tmp_path, "l40s-pcie")
+
+
+def test_a_root_with_a_broken_mark_is_refused(tmp_path: Path) -> None:
+    build(tmp_path)
+    (tmp_path / "sim.json").write_text("{")
+    with pytest.raises(BadConfiguration, match="broken"):
+        build(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "hgx-a100-mig", "l40s-pcie"])
+def test_profiles_are_plain_data(name: str) -> None:
+    text = (Path(machines.__file__).parent / "profiles" / f"{name}.toml").read_text()
+    assert msgspec.to_builtins(load_profile(name))["model"] == tomllib.loads(text)["model"]
