@@ -35,14 +35,14 @@ def migrations(engine: str) -> Sequence[Migration]:
     return sorted(found, key=lambda migration: (migration.version, migration.name))
 
 
-def newest_version() -> int:
-    """The version that this program was written for."""
-    return max(m.version for engine in ("sqlite", "postgresql") for m in migrations(engine))
+def newest_version(engine: str) -> int:
+    """The version that this program was written for, which the engines do not share."""
+    return migrations(engine)[-1].version
 
 
 def pending(engine: str, version: int) -> Sequence[Migration]:
     """What an existing database still needs; raises BadConfiguration for one from the future."""
-    newest = newest_version()
+    newest = newest_version(engine)
     if version > newest:
         raise BadConfiguration(
             f"the database has schema version {version}, this program knows {newest}: "

@@ -319,6 +319,8 @@ def _create_gateway_role(connection: _Connection) -> None:
         try:
             with connection.transaction():
                 connection.execute(f"CREATE ROLE {GATEWAY_ROLE} NOLOGIN".encode())
+        except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            return  # another database of this server was migrated at the same moment
         except psycopg.errors.InsufficientPrivilege as error:
             raise BadConfiguration(
                 f"the role {GATEWAY_ROLE} does not exist and this user may not create it: "
@@ -332,8 +334,9 @@ def _check_version(connection: _Connection) -> None:
     if table is not None and table["name"] is not None:
         row = connection.execute("SELECT version FROM schema_version").fetchone()
     version = row["version"] if row else 0
-    if version != newest_version():
+    newest = newest_version("postgresql")
+    if version != newest:
         raise BadConfiguration(
             f"the database has schema version {version}, this program needs "
-            f"{newest_version()}: start the placer of the same release first"
+            f"{newest}: start the placer of the same release first"
         )

@@ -218,19 +218,24 @@ class SqliteDatabase(Database):
         )
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
+        try:
+            connection = self._reader()
+            connection.execute("BEGIN")
+            try:
+                return work(SqliteTransaction(connection, self._clock))
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        except sqlite3.DatabaseError as error:
+            raise _plainly(error) from error
+
+    def _reader(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._open()
             connection.execute("PRAGMA query_only=ON")
             self._local.connection = connection
-        connection.execute("BEGIN")
-        try:
-            return work(SqliteTransaction(connection, self._clock))
-        except sqlite3.DatabaseError as error:
-            raise _plainly(error) from error
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        return connection
 
     def _write_loop(self) -> None:
         while True:
@@ -332,9 +337,9 @@ def _lock(path: Path) -> int:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
     if problem != "ok":
-        raise sqlite3.DatabaseError(problem)
+        raise sqlite3.DatabaseError(" ".join(problem.split()))
 
 
 def _migrate(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,1 @@
+"""What is PostgreSQL's alone: the gateway's role, several processes, a server that goes away."""

@@ -1,0 +1,140 @@
+"""The numbered schema: applied in order, whole or not at all, never by an older program."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from bcd.model.errors import BadConfiguration
+from bcd.store import pools
+from bcd.store.database import Database, Transaction
+from bcd.store.dialect import postgresql_schema
+from bcd.store.migrate import VERSION_TABLE, migrations, newest_version, pending
+from bcd.store.open import open_database
+from tests.postgres import Cluster
+from tests.store.world import make_booking, make_pool, make_world
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """A database without a schema, and a way to run statements that no program of ours would."""
+
+    engine: str
+    url: str
+
+    def run(self, script: str) -> None:
+        if self.engine == "sqlite":
+            connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
+            connection.executescript(script)
+            connection.close()
+            return
+        with psycopg.connect(self.url) as server:
+            server.execute(postgresql_schema(script).encode())
+
+    def tables(self) -> set[str]:
+        if self.engine == "sqlite":
+            connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
+            rows = connection.execute(
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+            ).fetchall()
+            connection.close()
+        else:
+            with psycopg.connect(self.url) as server:
+                rows = server.execute(
+                    "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+                ).fetchall()
+        return {name for (name,) in rows}
+
+
+@pytest.fixture
+def bare(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> Bare:
+    if engine == "sqlite":
+        return Bare(engine, f"sqlite:///{tmp_path}/bare.db")
+    cluster: Cluster = request.getfixturevalue("postgresql")
+    return Bare(engine, cluster.empty_database())
+
+
+def version(tx: Transaction) -> list[int]:
+    return [row["version"] for row in tx.all("SELECT version FROM schema_version")]
+
+
+async def ask(url: str, *works: Callable[[Transaction], object]) -> list[object]:
+    database: Database = open_database(url)
+    try:
+        return [await database.write(work) for work in works]
+    finally:
+        await database.close()
+
+
+async def test_a_fresh_database_comes_to_the_newest_version(bare: Bare) -> None:
+    assert await ask(bare.url, version) == [[newest_version(bare.engine)]]
+
+
+async def test_opening_again_keeps_what_is_there(bare: Bare) -> None:
+    (pool_id,) = await ask(bare.url, make_pool)
+    (kept,) = await ask(bare.url, pools.every)
+    assert [pool.id for pool in kept] == [pool_id]  # type: ignore[attr-defined]
+
+
+async def test_an_older_database_is_brought_up_to_date(bare: Bare) -> None:
+    first = migrations(bare.engine)[0]
+    bare.run(f"{VERSION_TABLE};{first.sql};INSERT INTO schema_version VALUES ({first.version});")
+    world, after = await ask(bare.url, make_world, version)
+    assert after == [newest_version(bare.engine)]
+
+    def twice(tx: Transaction) -> list[bool]:
+        gpu = world.gpus[:1]  # type: ignore[attr-defined]
+        return [
+            make_booking(tx, world, gpu, 0, 10) is not None  # type: ignore[arg-type]
+            for _ in range(2)
+        ]
+
+    assert await ask(bare.url, twice) == [[True, False]]
+
+
+async def test_a_database_from_the_future_is_refused_and_left_alone(bare: Bare) -> None:
+    await ask(bare.url, make_pool)
+    bare.run("UPDATE schema_version SET version = 9999")
+    before = bare.tables()
+    with pytest.raises(BadConfiguration, match=r"version 9999.*start the newer program"):
+        open_database(bare.url)
+    assert bare.tables() == before
+
+
+async def test_a_migration_that_is_interrupted_leaves_nothing_behind(bare: Bare) -> None:
+    bare.run("CREATE TABLE work (obstacle INTEGER)")  # created near the end of the first file
+    with pytest.raises(BadConfiguration, match="work"):
+        open_database(bare.url)
+    assert bare.tables() - {"schema_version"} == {"work"}
+    bare.run("DROP TABLE work")
+    assert await ask(bare.url, version) == [[newest_version(bare.engine)]]
+
+
+async def test_both_engines_have_the_same_tables(bare: Bare) -> None:
+    await ask(bare.url, version)
+    in_files = {
+        line.split()[2]
+        for migration in migrations(bare.engine)
+        for line in migration.sql.splitlines()
+        if line.startswith("CREATE TABLE")
+    }
+    assert bare.tables() == in_files | {"schema_version"}
+
+
+def test_versions_grow_without_gaps() -> None:
+    for engine in ("sqlite", "postgresql"):
+        versions = [migration.version for migration in migrations(engine)]
+        assert versions == sorted(set(versions))
+        assert versions[0] == 1
+        assert pending(engine, newest_version(engine)) == []
+
+
+async def test_an_unused_loop_is_left_alone(bare: Bare) -> None:
+    """Opening needs no event loop: programs open their database before they start one."""
+    database = await asyncio.to_thread(open_database, bare.url)
+    assert await database.read(version) == [newest_version(bare.engine)]
+    await database.close()
