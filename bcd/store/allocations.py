@@ -59,14 +59,13 @@ def add(tx: Transaction, allocation: Allocation) -> None:
     tx.run(
         "INSERT INTO allocations (id, reservation_id, node_id, state, until_ms, devices,"
         " created_ms) VALUES (:id, :reservation_id, :node_id, :state, :until_ms, :devices,"
-        " :now_ms)",
+        " compute_now())",
         id=allocation.id,
         reservation_id=allocation.reservation_id,
         node_id=allocation.node_id,
         state=allocation.state.value,
         until_ms=allocation.until_ms,
         devices=msgspec.json.encode(devices).decode(),
-        now_ms=tx.now_ms(),
     )
 
 

@@ -54,12 +54,17 @@ def book(tx: Transaction, booking: NewBooking) -> bool:
         for atom in sorted(booking.atoms, key=lambda atom: atom.id)
     ]
     try:
-        with tx.savepoint():
-            if tx.many(sql, rows) != len(rows):
-                raise Overlap("another booking has one of the devices")
+        booked = tx.many(sql, rows)
     except Overlap:
-        return False
-    return True
+        booked = 0
+    if booked == len(rows):
+        return True
+    tx.run(
+        "DELETE FROM bookings WHERE reservation_id = :reservation_id AND allocation_id = :id",
+        reservation_id=booking.reservation_id,
+        id=booking.allocation_id,
+    )
+    return False
 
 
 def live_on(

@@ -23,14 +23,13 @@ def record(tx: Transaction, certificate: IssuedCertificate) -> None:
     """Keep a certificate that was issued, in the transaction that answers with it."""
     tx.run(
         "INSERT INTO certificates (serial, role, subject_id, key_id, der, not_after_ms, issued_ms)"
-        " VALUES (:serial, :role, :subject_id, :key_id, :der, :not_after_ms, :now_ms)",
+        " VALUES (:serial, :role, :subject_id, :key_id, :der, :not_after_ms, compute_now())",
         serial=certificate.serial,
         role=certificate.role,
         subject_id=certificate.subject_id,
         key_id=certificate.key_id,
         der=certificate.der,
         not_after_ms=certificate.not_after_ms,
-        now_ms=tx.now_ms(),
     )
 
 
@@ -53,11 +52,10 @@ def revoke_subject(tx: Transaction, subject_id: str, reason: str) -> int:
     """Revoke every certificate of a node or gateway; returns how many were not revoked yet."""
     revoked = tx.run(
         "INSERT INTO revocations (serial, revoked_ms, reason)"
-        " SELECT serial, :now_ms, :reason FROM certificates WHERE subject_id = :subject_id"
+        " SELECT serial, compute_now(), :reason FROM certificates WHERE subject_id = :subject_id"
         " ON CONFLICT (serial) DO NOTHING",
         subject_id=subject_id,
         reason=reason,
-        now_ms=tx.now_ms(),
     )
     tx.wake("revocation", subject_id)
     return revoked
@@ -88,11 +86,10 @@ def prune(tx: Transaction, before_ms: int) -> None:
 def trust(tx: Transaction, pin: str, der: bytes) -> None:
     """Add a CA to the bundle, and wake the gateways that check clients against it."""
     tx.run(
-        "INSERT INTO trust_bundles (pin, der, created_ms) VALUES (:pin, :der, :now_ms)"
+        "INSERT INTO trust_bundles (pin, der, created_ms) VALUES (:pin, :der, compute_now())"
         " ON CONFLICT (pin) DO NOTHING",
         pin=pin,
         der=der,
-        now_ms=tx.now_ms(),
     )
     tx.wake("trust")
 

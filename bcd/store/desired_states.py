@@ -31,7 +31,7 @@ def save(tx: Transaction, state: StoredState) -> None:
     """Replace a node's state and wake the gateway that holds its session."""
     tx.run(
         "INSERT INTO desired_states (node_id, epoch, generation, hash, key_id, signed, updated_ms)"
-        " VALUES (:node_id, :epoch, :generation, :hash, :key_id, :signed, :now_ms)"
+        " VALUES (:node_id, :epoch, :generation, :hash, :key_id, :signed, compute_now())"
         " ON CONFLICT (node_id) DO UPDATE SET epoch = excluded.epoch,"
         " generation = excluded.generation, hash = excluded.hash, key_id = excluded.key_id,"
         " signed = excluded.signed, updated_ms = excluded.updated_ms",
@@ -41,7 +41,6 @@ def save(tx: Transaction, state: StoredState) -> None:
         hash=state.hash,
         key_id=state.key_id,
         signed=state.signed,
-        now_ms=tx.now_ms(),
     )
     tx.wake("desired", state.node_id)
 

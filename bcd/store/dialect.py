@@ -2,7 +2,7 @@
 
 Schema files are written for SQLite: ``INTEGER`` is 64 bits wide there (BIGINT), ``BLOB`` is
 BYTEA, ``AUTOINCREMENT`` an identity, STRICT tables are the only kind PostgreSQL has. Statements
-use ``:name`` parameters, which psycopg spells ``%(name)s``.
+use ``:name`` parameters, which PostgreSQL itself numbers ``$1``.
 """
 
 import functools
@@ -21,9 +21,11 @@ _SCHEMA = (
 
 
 @functools.cache
-def psycopg_statement(sql: str) -> bytes:
-    """A statement with ``:name`` parameters as psycopg wants it."""
-    return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%")).encode()
+def numbered_statement(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """A statement with ``$n`` for its ``:name`` parameters, and the names by number."""
+    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    return _PARAMETER.sub(lambda match: f"${numbers[match[1]]}", sql).encode(), names
 
 
 def postgresql_schema(sql: str) -> str:

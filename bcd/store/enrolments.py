@@ -85,11 +85,11 @@ def submit(tx: Transaction, kind: Kind, body: bytes) -> str | None:
         return None
     enrolment_id = tx.new_id("enrol")
     tx.run(
-        "INSERT INTO enrolments (id, kind, body, created_ms) VALUES (:id, :kind, :body, :now_ms)",
+        "INSERT INTO enrolments (id, kind, body, created_ms)"
+        " VALUES (:id, :kind, :body, compute_now())",
         id=enrolment_id,
         kind=kind,
         body=body,
-        now_ms=tx.now_ms(),
     )
     tx.wake("enrolment", enrolment_id)
     return enrolment_id
@@ -118,12 +118,11 @@ def claim(tx: Transaction, limit: int) -> Sequence[Enrolment]:
 def answer(tx: Transaction, enrolment_id: str, reply: Answer) -> None:
     """Answer a request and wake the gateway that waits for it."""
     tx.run(
-        "UPDATE enrolments SET answer = :answer, refusal = :refusal, answered_ms = :now_ms"
+        "UPDATE enrolments SET answer = :answer, refusal = :refusal, answered_ms = compute_now()"
         " WHERE id = :id",
         id=enrolment_id,
         answer=reply.credentials,
         refusal=reply.refusal,
-        now_ms=tx.now_ms(),
     )
     tx.wake("enrolment-answer", enrolment_id)
 

@@ -23,11 +23,11 @@ class Event:
 def emit(tx: Transaction, subject: str, event_type: str, data: Mapping[str, Any]) -> None:
     """Write an event."""
     tx.run(
-        "INSERT INTO events (subject, type, data, at_ms) VALUES (:subject, :type, :data, :now_ms)",
+        "INSERT INTO events (subject, type, data, at_ms)"
+        " VALUES (:subject, :type, :data, compute_now())",
         subject=subject,
         type=event_type,
         data=msgspec.json.encode(data).decode(),
-        now_ms=tx.now_ms(),
     )
     tx.wake("event")
 

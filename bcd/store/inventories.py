@@ -10,7 +10,7 @@ def store(tx: Transaction, node_id: NodeId, epoch: int, content_hash: str, body:
     """Keep a node's newest inventory; False when a newer session fenced this one."""
     stored = tx.run(
         "INSERT INTO inventories (node_id, session_epoch, hash, body, received_ms)"
-        " SELECT node_id, epoch, :hash, :body, :now_ms FROM sessions"
+        " SELECT node_id, epoch, :hash, :body, compute_now() FROM sessions"
         " WHERE node_id = :node_id AND epoch = :epoch"
         " ON CONFLICT (node_id) DO UPDATE SET session_epoch = excluded.session_epoch,"
         " hash = excluded.hash, body = excluded.body, received_ms = excluded.received_ms",
@@ -18,7 +18,6 @@ def store(tx: Transaction, node_id: NodeId, epoch: int, content_hash: str, body:
         epoch=epoch,
         hash=content_hash,
         body=body,
-        now_ms=tx.now_ms(),
     )
     if stored:
         tx.wake("inventory", node_id)

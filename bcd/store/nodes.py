@@ -50,13 +50,12 @@ def enrol(tx: Transaction, node_id: NodeId, pool_id: PoolId, role: str, *, trust
     """Add the node of a join token; one that joins again keeps its rows."""
     tx.run(
         "INSERT INTO nodes (id, pool_id, role, trusted, created_ms)"
-        " VALUES (:id, :pool_id, :role, :trusted, :now_ms)"
+        " VALUES (:id, :pool_id, :role, :trusted, compute_now())"
         " ON CONFLICT (id) DO UPDATE SET role = excluded.role, trusted = excluded.trusted",
         id=node_id,
         pool_id=pool_id,
         role=role,
         trusted=int(trusted),
-        now_ms=tx.now_ms(),
     )
 
 

@@ -40,17 +40,15 @@ def _pool(row: Row) -> Pool:
 
 def create(tx: Transaction, name: str, tenant_id: str, region: str, policy: PoolPolicy) -> Pool:
     """Add a pool; raises Conflict when the name is taken."""
-    now_ms = tx.now_ms()
     pool_id = tx.new_id("pool")
     added = tx.run(
         "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
-        " VALUES (:id, :name, :tenant_id, :region, :policy, :now_ms) ON CONFLICT DO NOTHING",
+        " VALUES (:id, :name, :tenant_id, :region, :policy, compute_now()) ON CONFLICT DO NOTHING",
         id=pool_id,
         name=name,
         tenant_id=tenant_id,
         region=region,
         policy=msgspec.json.encode(policy).decode(),
-        now_ms=now_ms,
     )
     if not added:
         raise Conflict(f"a pool named {name} exists already", name=name)

@@ -37,7 +37,7 @@ from bcd.store.database import (
     Transaction,
     Wakes,
 )
-from bcd.store.dialect import postgresql_schema, psycopg_statement
+from bcd.store.dialect import numbered_statement, postgresql_schema
 from bcd.store.migrate import VERSION_TABLE, newest_version, pending
 
 logger = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class PostgresqlTransaction:
 
     def __init__(self, connection: _Connection, clock: SteadyClock) -> None:
         self._connection = connection
+        self._cursor = connection.cursor()
         self._clock = clock
-        self._last_ms = 0
         self._depth = 0
         self.wakes: list[tuple[str, str]] = []
 
@@ -79,16 +79,17 @@ class PostgresqlTransaction:
     def many(self, sql: str, rows: Sequence[Mapping[str, object]]) -> int:
         if not rows:
             return 0
-        with self._connection.cursor() as cursor:
-            try:
-                cursor.executemany(psycopg_statement(sql), rows)
-            except psycopg.IntegrityError as error:
-                raise _translated(error) from error
-            return cursor.rowcount
+        statement, names = numbered_statement(sql)
+        try:
+            self._cursor.executemany(statement, [[row[name] for name in names] for row in rows])
+        except psycopg.IntegrityError as error:
+            raise _translated(error) from error
+        return self._cursor.rowcount
 
     def _execute(self, sql: str, values: Mapping[str, object]) -> psycopg.Cursor[dict[str, Any]]:
+        statement, names = numbered_statement(sql)
         try:
-            return self._connection.execute(psycopg_statement(sql), values)
+            return self._cursor.execute(statement, [values[name] for name in names])
         except psycopg.IntegrityError as error:
             raise _translated(error) from error
 
@@ -113,14 +114,13 @@ class PostgresqlTransaction:
             self._depth -= 1
 
     def now_ms(self) -> int:
-        row = self._connection.execute("SELECT compute_now() AS now").fetchone()
+        row = self._cursor.execute("SELECT compute_now() AS now").fetchone()
         assert row is not None
-        self._last_ms = self._clock.steady_ms(row["now"])
-        return self._last_ms
+        return self._clock.steady_ms(row["now"])
 
     def new_id(self, prefix: str) -> str:
-        now_ms = self._last_ms or self.now_ms()
-        return type_id(prefix, now_ms, secrets.token_bytes(10))
+        # Ids only have to sort roughly by time, which is not worth asking the server.
+        return type_id(prefix, time.time_ns() // 1_000_000, secrets.token_bytes(10))
 
     def wake(self, topic: str, key: str = "") -> None:
         if (topic, key) not in self.wakes:
@@ -129,8 +129,8 @@ class PostgresqlTransaction:
     def send_wakes(self) -> None:
         """Queue the notifications; the server sends them at COMMIT."""
         if self.wakes:
-            self._connection.execute(
-                "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload",
+            self._cursor.execute(
+                "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload",
                 (_CHANNEL, [f"{topic} {key}" for topic, key in self.wakes]),
             )
 
@@ -274,7 +274,9 @@ class PostgresqlDatabase(Database):
 
 def _connect(url: str) -> _Connection:
     try:
-        return psycopg.connect(url, row_factory=dict_row, connect_timeout=10)
+        return psycopg.connect(
+            url, row_factory=dict_row, cursor_factory=psycopg.RawCursor, connect_timeout=10
+        )
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"cannot connect to PostgreSQL: {_plain(error, url)}") from error
 
@@ -300,7 +302,7 @@ def _prepare_schema(url: str, *, migrate: bool) -> None:
 
 
 def _migrate(connection: _Connection) -> None:
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+    connection.execute("SELECT pg_advisory_xact_lock($1)", (_MIGRATION_LOCK,))
     connection.execute(VERSION_TABLE)
     row = connection.execute("SELECT version FROM schema_version").fetchone()
     todo = pending("postgresql", row["version"] if row else 0)
@@ -309,12 +311,12 @@ def _migrate(connection: _Connection) -> None:
     for migration in todo:
         connection.execute(postgresql_schema(migration.sql).encode())
         connection.execute("DELETE FROM schema_version")
-        connection.execute("INSERT INTO schema_version VALUES (%s)", (migration.version,))
+        connection.execute("INSERT INTO schema_version VALUES ($1)", (migration.version,))
     connection.commit()
 
 
 def _create_gateway_role(connection: _Connection) -> None:
-    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (GATEWAY_ROLE,))
+    known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = $1", (GATEWAY_ROLE,))
     if known.fetchone() is None:
         try:
             with connection.transaction():

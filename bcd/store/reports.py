@@ -62,14 +62,13 @@ def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
     tx.run(
         "INSERT INTO reports (node_id, key_id, number, allocation_id, envelope, session_epoch,"
         " received_ms) VALUES (:node_id, :key_id, :number, :allocation_id, :envelope, :epoch,"
-        " :now_ms) ON CONFLICT (node_id, key_id, number) DO NOTHING",
+        " compute_now()) ON CONFLICT (node_id, key_id, number) DO NOTHING",
         node_id=report.node_id,
         key_id=report.key_id,
         number=report.number,
         allocation_id=report.allocation_id,
         envelope=report.envelope,
         epoch=epoch,
-        now_ms=tx.now_ms(),
     )
     tx.wake("report", report.node_id)
     return "stored"

@@ -96,7 +96,7 @@ def add_draft(tx: Transaction, draft: Draft) -> bool:
             "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
             " request_hash, request, host_share, state, operation, created_ms)"
             " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-            " :request_hash, :request, :host_share, 'draft', 'running', :now_ms)"
+            " :request_hash, :request, :host_share, 'draft', 'running', compute_now())"
             " ON CONFLICT (id) DO NOTHING",
             id=draft.id,
             tenant_id=draft.tenant_id,
@@ -107,7 +107,6 @@ def add_draft(tx: Transaction, draft: Draft) -> bool:
             request_hash=draft.request_hash,
             request=_ENCODER.encode(draft.request).decode(),
             host_share=_ENCODER.encode(draft.host_share).decode(),
-            now_ms=tx.now_ms(),
         )
     )
 

@@ -48,10 +48,9 @@ _COLUMNS = (
 def register_gateway(tx: Transaction, gateway_id: str) -> None:
     """Record a gateway's start: nodes get time to come back before they count as unreachable."""
     tx.run(
-        "INSERT INTO gateways (id, started_ms) VALUES (:id, :now_ms)"
+        "INSERT INTO gateways (id, started_ms) VALUES (:id, compute_now())"
         " ON CONFLICT (id) DO UPDATE SET started_ms = excluded.started_ms",
         id=gateway_id,
-        now_ms=tx.now_ms(),
     )
 
 
@@ -71,7 +70,7 @@ def open_session(tx: Transaction, opening: Opening) -> int:
         "INSERT INTO sessions (node_id, epoch, gateway_id, process_instance, boot_id,"
         " daemon_version, protocol_version, connected, opened_ms, last_seen_ms, ttl_ms)"
         " VALUES (:node_id, 1, :gateway_id, :process_instance, :boot_id, :daemon_version,"
-        " :protocol_version, 1, :now_ms, :now_ms, :ttl_ms)"
+        " :protocol_version, 1, compute_now(), compute_now(), :ttl_ms)"
         " ON CONFLICT (node_id) DO UPDATE SET epoch = sessions.epoch + 1,"
         " gateway_id = excluded.gateway_id, process_instance = excluded.process_instance,"
         " boot_id = excluded.boot_id, daemon_version = excluded.daemon_version,"
@@ -85,7 +84,6 @@ def open_session(tx: Transaction, opening: Opening) -> int:
         daemon_version=opening.daemon_version,
         protocol_version=opening.protocol_version,
         ttl_ms=opening.ttl_ms,
-        now_ms=tx.now_ms(),
     )
     assert row is not None
     tx.wake("session", opening.node_id)
@@ -96,11 +94,10 @@ def touch(tx: Transaction, node_id: NodeId, epoch: int) -> bool:
     """Record a heartbeat; False when a newer session fenced this one."""
     return bool(
         tx.run(
-            "UPDATE sessions SET last_seen_ms = :now_ms, connected = 1"
+            "UPDATE sessions SET last_seen_ms = compute_now(), connected = 1"
             " WHERE node_id = :node_id AND epoch = :epoch",
             node_id=node_id,
             epoch=epoch,
-            now_ms=tx.now_ms(),
         )
     )
 
@@ -110,12 +107,9 @@ def touch_all(tx: Transaction, live: Sequence[tuple[NodeId, int]]) -> Sequence[N
 
     One transaction a second for a whole gateway costs less than one for every heartbeat.
     """
-    now_ms = tx.now_ms()
-    rows = [
-        {"node_id": node_id, "epoch": epoch, "now_ms": now_ms} for node_id, epoch in sorted(live)
-    ]
+    rows = [{"node_id": node_id, "epoch": epoch} for node_id, epoch in sorted(live)]
     touched = tx.many(
-        "UPDATE sessions SET last_seen_ms = :now_ms, connected = 1"
+        "UPDATE sessions SET last_seen_ms = compute_now(), connected = 1"
         " WHERE node_id = :node_id AND epoch = :epoch",
         rows,
     )
@@ -149,7 +143,7 @@ def acknowledge(tx: Transaction, node_id: NodeId, epoch: int, ack: Acknowledgeme
         tx.run(
             "UPDATE sessions SET acked_epoch = :acked_epoch, acked_generation = :generation,"
             " acked_hash = :hash, ack_status = :status, ack_errors = :errors,"
-            " last_seen_ms = :now_ms WHERE node_id = :node_id AND epoch = :epoch",
+            " last_seen_ms = compute_now() WHERE node_id = :node_id AND epoch = :epoch",
             node_id=node_id,
             epoch=epoch,
             acked_epoch=ack.epoch,
@@ -157,7 +151,6 @@ def acknowledge(tx: Transaction, node_id: NodeId, epoch: int, ack: Acknowledgeme
             hash=ack.hash,
             status=ack.status,
             errors=msgspec.json.encode(ack.errors).decode(),
-            now_ms=tx.now_ms(),
         )
     )
 

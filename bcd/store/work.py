@@ -58,17 +58,16 @@ def drop(tx: Transaction, key: str) -> None:
 
 def claim(tx: Transaction, limit: int) -> Sequence[Claim]:
     """Take up to ``limit`` due subjects, most overdue first."""
-    now_ms = tx.now_ms()
     token = secrets.token_hex(8)
     rows = tx.all(
-        "UPDATE work SET lock_token = :token, lock_until_ms = :lock_until_ms,"
+        "UPDATE work SET lock_token = :token,"
+        " lock_until_ms = compute_now() + :lease_ms,"
         " attempts = attempts + 1 WHERE key IN (SELECT key FROM work"
-        " WHERE wake_ms <= :now_ms AND lock_until_ms <= :now_ms"
+        " WHERE wake_ms <= compute_now() AND lock_until_ms <= compute_now()"
         f" ORDER BY wake_ms, key LIMIT :limit{tx.skip_locked})"
         " RETURNING key, attempts, wake_ms",
         token=token,
-        now_ms=now_ms,
-        lock_until_ms=now_ms + LEASE_MS,
+        lease_ms=LEASE_MS,
         limit=limit,
     )
     ordered = sorted(rows, key=lambda row: (row["wake_ms"], row["key"]))
