@@ -11,6 +11,7 @@ from bcd.model.reservation import State
 from bcd.placer.admission.policy import Allowed
 from tests.clock import DatabaseClock
 from tests.placer.records import Beside, assert_quota_adds_up, count
+from tests.placer.waiting import until
 from tests.placer.world import World, dgx
 
 
@@ -35,8 +36,7 @@ async def test_a_rehearsal_overtaken_by_another_placer_answers_with_what_that_on
     with psycopg.connect(database_url) as rival:
         rival.execute("SELECT id FROM pools FOR UPDATE")
         rehearsal = asyncio.create_task(world.create(1, dryRun=True))
-        while not beside.waiting_for_locks():
-            await asyncio.sleep(0)
+        await until(lambda: beside.waiting_for_locks() > 0)
         rival.execute("UPDATE reservations SET state = 'pending', version = version + 1")
         rival.commit()
     assert (await rehearsal).state is State.PENDING

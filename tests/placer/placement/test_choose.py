@@ -1,0 +1,255 @@
+"""Which devices of a node are picked: any that fit, and those that break the least."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bcd.model.device import Device, DeviceClass
+from bcd.model.reservation import DeviceAsk, Topology
+from bcd.placer.placement.choose import Choice, choose
+from bcd.placer.placement.shape import bits
+from tests.placer.placement.machines import (
+    ASKS,
+    DGX_A100,
+    V100_MESH,
+    ask,
+    bookable,
+    captured,
+    hosts,
+    linked,
+    mask,
+    mig_host,
+    satisfies,
+    shape,
+)
+from tests.placer.world import dgx, gpu, mig
+
+ANY, SAME_NUMA, NVLINK_ALL = Topology.ANY, Topology.SAME_NUMA, Topology.NVLINK_ALL
+EIGHT = (1 << 8) - 1
+
+
+def pick(devices: Sequence[Device], free: int, *asks: DeviceAsk) -> tuple[set[int], ...] | None:
+    """The positions chosen for each entry."""
+    choice = choose(shape(devices), bookable(devices), free & bookable(devices), asks)
+    return None if choice is None else tuple(set(bits(m)) for m in choice.masks)
+
+
+def picked(devices: Sequence[Device], free: int, wanted: DeviceAsk) -> set[int]:
+    found = pick(devices, free, wanted)
+    assert found is not None
+    return found[0]
+
+
+def test_four_linked_gpus_of_a_dgx_are_those_of_one_numa_node() -> None:
+    assert picked(dgx("a"), EIGHT, ask(4, NVLINK_ALL)) == {0, 1, 2, 3}
+    assert picked(dgx("a"), mask({0, 1, 4, 5, 6, 7}), ask(4, NVLINK_ALL)) == {4, 5, 6, 7}
+
+
+def test_four_linked_gpus_of_the_mesh_are_one_of_its_two_quads() -> None:
+    mesh = captured(V100_MESH)
+    fits = {
+        frozenset(chosen)
+        for chosen in itertools.combinations(range(8), 4)
+        if pick(mesh, mask(chosen), ask(4, NVLINK_ALL))
+    }
+    assert fits == {frozenset(range(4)), frozenset(range(4, 8))}
+    assert pick(mesh, EIGHT & ~0b10001, ask(4, NVLINK_ALL)) is None
+    assert pick(mesh, EIGHT, ask(5, NVLINK_ALL)) is None
+
+
+def test_a_linked_pair_of_the_mesh_comes_out_of_one_quad() -> None:
+    """The pair 0, 4 breaks fewer cliques, but both quads; no four would be left."""
+    mesh = captured(V100_MESH)
+    assert picked(mesh, EIGHT, ask(2, NVLINK_ALL)) == {0, 1}
+    assert picked(mesh, EIGHT & ~0b11, ask(2, NVLINK_ALL)) == {2, 3}
+    assert picked(mesh, EIGHT & ~0b1111, ask(4, NVLINK_ALL)) == {4, 5, 6, 7}
+
+
+def test_two_gpus_of_one_numa_node_on_a_dgx_a100_follow_its_own_order() -> None:
+    a100 = captured(DGX_A100)
+    assert picked(a100, EIGHT, ask(2, SAME_NUMA)) == {0, 1}
+    assert picked(a100, mask({1, 2, 4, 6, 7}), ask(2, SAME_NUMA)) == {6, 7}
+    assert pick(a100, mask({1, 2, 4, 6}), ask(2, SAME_NUMA)) is None
+    assert pick(a100, EIGHT, ask(3, SAME_NUMA)) is None
+
+
+def test_gpus_of_unknown_numa_node_are_never_the_same_numa_node() -> None:
+    unknown = (gpu("a", None), gpu("b", None))
+    assert pick(unknown, 0b11, ask(2, SAME_NUMA)) is None
+    assert pick(unknown, 0b11, ask(2)) is not None
+
+
+@pytest.mark.parametrize("topology", Topology)
+def test_one_gpu_lies_well_to_itself(topology: Topology) -> None:
+    assert pick((gpu("a", None),), 1, ask(1, topology)) == ({0},)
+
+
+def test_one_gpu_comes_from_where_something_is_taken_already() -> None:
+    assert picked(dgx("a"), EIGHT & ~mask({5}), ask(1)) <= {4, 6, 7}
+    assert picked(dgx("a"), EIGHT & ~mask({1}), ask(3)) == {0, 2, 3}
+    assert picked(dgx("a"), EIGHT & ~mask({0, 4, 5}), ask(2)) == {6, 7}
+
+
+def test_numa_nodes_are_taken_whole_rather_than_broken() -> None:
+    """Three and two and two: four are the two pairs, not three and one."""
+    numas = (0, 0, 0, 1, 1, 2, 2)
+    devices = tuple(gpu(f"g{i}", numa) for i, numa in enumerate(numas))
+    assert picked(devices, 0b1111111, ask(4)) == {3, 4, 5, 6}
+
+
+def test_several_entries_share_one_node_without_sharing_a_device() -> None:
+    found = pick(dgx("a"), EIGHT, ask(3), ask(5))
+    assert found is not None
+    assert found[0] | found[1] == set(range(8))
+    assert pick(dgx("a"), EIGHT, ask(4), ask(5)) is None
+
+
+def test_an_entry_for_any_model_leaves_the_one_that_another_needs() -> None:
+    mixed = tuple(gpu(f"g{i}", model="H100" if i < 2 else "A100") for i in range(4))
+    assert pick(mixed, 0b1111, ask(2), ask(2, model="H100")) == ({2, 3}, {0, 1})
+
+
+def test_models_that_overlap_in_their_words_are_both_served() -> None:
+    models = ("H100 80GB", "H100 94GB", "A100 80GB")
+    mixed = tuple(gpu(f"g{i}", model=model) for i, model in enumerate(models))
+    found = pick(mixed, 0b111, ask(1, model="80GB"), ask(2, model="H100"))
+    assert found == ({2}, {0, 1})
+
+
+def test_a_strict_entry_goes_before_a_lax_one() -> None:
+    assert pick(dgx("a"), EIGHT & ~0b1, ask(3), ask(4, SAME_NUMA)) == ({1, 2, 3}, {4, 5, 6, 7})
+
+
+# Instances
+
+MIG = DeviceClass.MIG
+
+
+def test_instances_come_from_gpus_that_are_shared_already() -> None:
+    host = mig_host("a", gpus=3, instances=3)  # bits 1-3, 5-7, 9-11
+    everything = bookable(host)
+    assert picked(host, everything & ~mask({5}), ask(1, device_class=MIG)) <= {6, 7}
+    assert picked(host, everything & ~mask({5}), ask(2, device_class=MIG)) == {6, 7}
+    three = picked(host, everything & ~mask({5, 6, 9}), ask(3, device_class=MIG))
+    assert three in ({7, 10, 11}, {1, 2, 3})  # shared ones first, or one GPU whole
+
+
+def test_instances_of_a_large_host_fill_the_fullest_shared_gpus_first() -> None:
+    host = mig_host("a", gpus=8, instances=7)
+    starts = [8 * number + 1 for number in range(8)]
+    taken = {starts[2], *range(starts[5], starts[5] + 5)}
+    found = picked(host, bookable(host) & ~mask(taken), ask(10, device_class=MIG))
+    fullest = {starts[5] + 5, starts[5] + 6}
+    next_one = set(range(starts[2] + 1, starts[2] + 7))
+    assert fullest | next_one < found
+    assert len(found - fullest - next_one) == 2
+    assert len({position // 8 for position in found}) == 3
+
+
+def test_a_gpu_is_never_taken_whole_and_in_part_at_once() -> None:
+    """An inventory may claim both; the database would refuse the pair for ever."""
+    both = (gpu("a"), mig("m", "a"), gpu("b"))
+    assert pick(both, 0b111, ask(1), ask(1, device_class=MIG)) == ({2}, {1})
+    assert pick(both[:2], 0b11, ask(1), ask(1, device_class=MIG)) is None
+
+
+def test_linked_instances_do_not_exist() -> None:
+    host = mig_host("a", 1, 2)
+    assert pick(host, bookable(host), ask(2, NVLINK_ALL, MIG)) is None
+    assert pick(host, bookable(host), ask(2, SAME_NUMA, MIG)) is not None
+
+
+# Against all ways there are
+
+
+def ways(devices: Sequence[Device], free: int, asks: Sequence[DeviceAsk]) -> Iterator[list[int]]:
+    """Every way to serve all entries, as masks in their order."""
+    if not asks:
+        yield []
+        return
+    for chosen in itertools.combinations(list(bits(free)), asks[0].count):
+        if satisfies([devices[i] for i in chosen], asks[0]):
+            gone = {devices[i].gpu for i in chosen}
+            left = mask(
+                i
+                for i in bits(free & ~mask(chosen))
+                if devices[i].gpu not in gone or devices[i].device_class == asks[0].device_class
+            )
+            for rest in ways(devices, left, asks[1:]):
+                yield [mask(chosen), *rest]
+
+
+def whole_sets(devices: Sequence[Device], free: int) -> set[int]:
+    """Cliques, NUMA nodes and GPUs of at least two devices that are wholly free."""
+    every = [i for i in range(len(devices)) if bookable(devices) >> i & 1]
+    numas = {device.numa_node for device in devices} - {None}
+    sets = {mask(i for i in every if devices[i].numa_node == numa) for numa in numas}
+    sets |= {mask(i for i in every if devices[i].gpu == device.gpu) for device in devices}
+    full = {
+        mask(chosen)
+        for size in range(2, len(every) + 1)
+        for chosen in itertools.combinations(every, size)
+        if all(linked(devices[a], devices[b]) for a, b in itertools.combinations(chosen, 2))
+    }
+    sets |= {one for one in full if not any(one != two and not one & ~two for two in full)}
+    return {part for part in sets if part.bit_count() > 1 and not part & ~free}
+
+
+def broken(whole: set[int], taken: int) -> int:
+    """Pairs of those sets that are left in part."""
+    left = [part for part in whole if part & taken and part & ~taken]
+    return sum(math.comb(part.bit_count(), 2) for part in left)
+
+
+@given(hosts(most=4), st.integers(0, (1 << 12) - 1), ASKS)
+def test_the_choice_fits_whenever_any_does_and_breaks_the_least_of_all(
+    devices: tuple[Device, ...], free: int, asks: tuple[DeviceAsk, ...]
+) -> None:
+    free &= bookable(devices)
+    found = choose(shape(devices), bookable(devices), free, asks)
+    every, whole = list(ways(devices, free, asks)), whole_sets(devices, free)
+    if found is None:
+        assert every == []
+        return
+    assert list(found.masks) in every
+    assert found.broken == broken(whole, sum(found.masks))
+    assert found.broken == min(broken(whole, sum(way)) for way in every)
+
+
+@given(
+    st.integers(2, 6),
+    st.sets(st.integers(0, 47)),
+    st.lists(st.integers(1, 20), min_size=1, max_size=3),
+)
+def test_instances_of_a_large_host_fit_exactly_when_enough_are_free(
+    gpus: int, taken: set[int], counts: list[int]
+) -> None:
+    host = mig_host("a", gpus, 7)
+    free = bookable(host) & ~mask(taken)
+    found = pick(host, free, *(ask(count, device_class=MIG) for count in counts))
+    assert (found is not None) == (free.bit_count() >= sum(counts))
+    if found is not None:
+        assert [len(part) for part in found] == counts
+        assert len(set().union(*found)) == sum(counts)
+
+
+def test_what_stays_free_of_the_asked_kind_is_counted() -> None:
+    choice = choose(shape(dgx("a")), EIGHT, EIGHT, (ask(3),))
+    assert isinstance(choice, Choice)
+    assert choice.leftover == 5
+    mixed = (gpu("a", model="H100"), gpu("b", model="A100"))
+    choice = choose(shape(mixed), 0b11, 0b11, (ask(1, model="A100"),))
+    assert isinstance(choice, Choice)
+    assert choice.leftover == 0
+
+
+def test_a_node_of_a_thousand_devices_is_chosen_from_in_bounded_time() -> None:
+    host = mig_host("a", gpus=146, instances=7)
+    entries = tuple(ask(count, device_class=MIG) for count in (300, 200, 100, 50, 50, 20, 10, 1))
+    found = pick(host, bookable(host), *entries)
+    assert found is not None
+    assert len(set().union(*found)) == 731
