@@ -19,12 +19,15 @@ class StoredState:
     signed: bytes
 
 
-def generation(tx: Transaction, node_id: NodeId) -> int:
-    """The node's newest generation, 0 for none; locks the row until the commit."""
+def newest_version(tx: Transaction, node_id: NodeId) -> tuple[int, int]:
+    """(control epoch, the node's newest generation, 0 for none). Call under the pool's lock."""
     row = tx.one(
-        f"SELECT generation FROM desired_states WHERE node_id = :id{tx.for_update}", id=node_id
+        "SELECT c.value AS epoch, coalesce(d.generation, 0) AS generation FROM control c"
+        " LEFT JOIN desired_states d ON d.node_id = :id WHERE c.key = 'epoch'",
+        id=node_id,
     )
-    return 0 if row is None else int(row["generation"])
+    assert row is not None
+    return int(row["epoch"]), int(row["generation"])
 
 
 def save(tx: Transaction, state: StoredState) -> None:

@@ -8,11 +8,16 @@ from typing import Literal
 import msgspec
 
 from bcd.model.errors import Conflict, NotFound
-from bcd.model.ids import NodeId, PoolId
+from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.pool import PoolPolicy
 from bcd.store.database import Row, Transaction
 
 _KEPT_CHANGES = 4096
+
+_LOCK = (
+    "UPDATE pools SET clock_ms = CASE WHEN clock_ms > compute_now() THEN clock_ms"
+    " ELSE compute_now() END"
+)
 
 Change = Literal["bookings", "node"]
 
@@ -73,13 +78,22 @@ def lock(tx: Transaction, pool_id: PoolId) -> "PoolLock":
 
     The time never steps back behind one that was given for this pool before.
     """
-    row = tx.one(
-        "UPDATE pools SET clock_ms = CASE WHEN clock_ms > compute_now() THEN clock_ms"
-        " ELSE compute_now() END WHERE id = :id RETURNING *",
-        id=pool_id,
-    )
+    row = tx.one(f"{_LOCK} WHERE id = :id RETURNING *", id=pool_id)
     if row is None:
         raise NotFound(f"there is no pool {pool_id}", poolId=pool_id)
+    return _held(row)
+
+
+def lock_of(tx: Transaction, reservation_id: ReservationId) -> "PoolLock | None":
+    """Take the lock of a reservation's pool; None when there is no such reservation."""
+    row = tx.one(
+        f"{_LOCK} WHERE id = (SELECT pool_id FROM reservations WHERE id = :id) RETURNING *",
+        id=reservation_id,
+    )
+    return None if row is None else _held(row)
+
+
+def _held(row: Row) -> "PoolLock":
     return PoolLock(_pool(row), row["clock_ms"], row["change_seq"], row["change_token"])
 
 

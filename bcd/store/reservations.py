@@ -24,6 +24,7 @@ _REQUEST = msgspec.json.Decoder(Request)
 _SHARE = msgspec.json.Decoder(HostShare)
 _BINDING = msgspec.json.Decoder(HoldBinding)
 _ENCODER = msgspec.json.Encoder(order="sorted")
+_UNBOUND = frozenset({State.DRAFT, State.PENDING, State.PLACED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,26 +90,25 @@ def _stored(row: Row) -> StoredReservation:
     )
 
 
-def add_draft(tx: Transaction, draft: Draft) -> bool:
-    """Write a draft; False when its id is there already, whatever became of it."""
-    return bool(
-        tx.run(
-            "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
-            " request_hash, request, host_share, state, operation, created_ms)"
-            " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-            " :request_hash, :request, :host_share, 'draft', 'running', compute_now())"
-            " ON CONFLICT (id) DO NOTHING",
-            id=draft.id,
-            tenant_id=draft.tenant_id,
-            pool_id=draft.pool_id,
-            owner=draft.owner,
-            identity=draft.identity,
-            idempotency_key=draft.idempotency_key,
-            request_hash=draft.request_hash,
-            request=_ENCODER.encode(draft.request).decode(),
-            host_share=_ENCODER.encode(draft.host_share).decode(),
-        )
+def add_draft(tx: Transaction, draft: Draft) -> StoredReservation | None:
+    """Write a draft; None when its id is there already, whatever became of it."""
+    row = tx.one(
+        "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+        " request_hash, request, host_share, state, operation, created_ms)"
+        " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
+        " :request_hash, :request, :host_share, 'draft', 'running', compute_now())"
+        " ON CONFLICT (id) DO NOTHING RETURNING *",
+        id=draft.id,
+        tenant_id=draft.tenant_id,
+        pool_id=draft.pool_id,
+        owner=draft.owner,
+        identity=draft.identity,
+        idempotency_key=draft.idempotency_key,
+        request_hash=draft.request_hash,
+        request=_ENCODER.encode(draft.request).decode(),
+        host_share=_ENCODER.encode(draft.host_share).decode(),
     )
+    return None if row is None else _stored(row)
 
 
 def get(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
@@ -154,11 +154,6 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
 
 def view(tx: Transaction, row: StoredReservation) -> Reservation:
     """The row with its bindings, as the API shows it."""
-    bindings = tx.all(
-        "SELECT binding FROM allocations WHERE reservation_id = :id AND binding IS NOT NULL"
-        " AND state IN ('bound', 'lost') ORDER BY id",
-        id=row.id,
-    )
     return Reservation(
         id=row.id,
         tenant_id=row.tenant_id,
@@ -170,10 +165,19 @@ def view(tx: Transaction, row: StoredReservation) -> Reservation:
         owner=row.owner,
         idempotency_key=row.idempotency_key,
         conditions=row.conditions,
-        bindings=tuple(_BINDING.decode(binding["binding"]) for binding in bindings),
+        bindings=() if row.state in _UNBOUND else _bindings(tx, row.id),
         host_share=row.host_share,
         version=row.version,
     )
+
+
+def _bindings(tx: Transaction, reservation_id: ReservationId) -> tuple[HoldBinding, ...]:
+    rows = tx.all(
+        "SELECT binding FROM allocations WHERE reservation_id = :id AND binding IS NOT NULL"
+        " AND state IN ('bound', 'lost') ORDER BY id",
+        id=reservation_id,
+    )
+    return tuple(_BINDING.decode(row["binding"]) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,11 +157,11 @@ def state(node_id: NodeId, generation: int, epoch: int = 1, key_id: str = "key")
 async def test_the_newest_desired_state_replaces_the_older(database: Database) -> None:
     node_id = await new_node(database)
     assert await database.read(desired_states.get, node_id) is None
-    assert await database.write(desired_states.generation, node_id) == 0
+    assert await database.write(desired_states.newest_version, node_id) == (1, 0)
     for generation in (1, 2):
         await database.write(desired_states.save, state(node_id, generation))
     assert await database.read(desired_states.get, node_id) == state(node_id, 2)
-    assert await database.write(desired_states.generation, node_id) == 2
+    assert await database.write(desired_states.newest_version, node_id) == (1, 2)
     assert await database.read(desired_states.versions) == {node_id: (1, 2, "hash2")}
 
 
