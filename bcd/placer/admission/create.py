@@ -177,10 +177,10 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     """
     pool = _visible_pool(tx, draft)
     added = reservations.add_draft(tx, draft)
+    if added is not None:
+        return pool, added, None
     row = reservations.get(tx, draft.id)
     assert row is not None
-    if added:
-        return pool, row, None
     if row.request_hash != draft.request_hash:
         raise Conflict(
             "the idempotency key was used for another request; use a new key",

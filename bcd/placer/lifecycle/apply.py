@@ -107,7 +107,8 @@ def start(hand: Hand, row: StoredReservation) -> StoredReservation:
     )
     for allocation in mine:
         allocations.set_state(hand.tx, allocation.id, AllocationState.ASSIGNED)
-    assign(hand.tx, hand.signer, {allocation.node_id for allocation in mine})
+    policy = hand.held.pool.policy
+    assign(hand.tx, hand.signer, policy, {allocation.node_id for allocation in mine})
     return after
 
 
@@ -128,7 +129,7 @@ def free(hand: Hand, row: StoredReservation) -> None:
         if allocation.state in ON_NODE:
             on_nodes.add(allocation.node_id)
         allocations.set_state(hand.tx, allocation.id, AllocationState.ENDED)
-    assign(hand.tx, hand.signer, on_nodes)
+    assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
     if freed:
         work.poke(hand.tx, row.pool_id, hand.held.now_ms + gap_ms)
 

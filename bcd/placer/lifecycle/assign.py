@@ -4,26 +4,28 @@ from collections.abc import Iterable
 
 from bcd.model.assignment import Assignment
 from bcd.model.ids import NodeId
+from bcd.model.pool import PoolPolicy
 from bcd.placer.lifecycle.desired import desired_state
 from bcd.placer.pki.command import CommandSigner
-from bcd.store import allocations, control, desired_states, nodes, pools
+from bcd.store import allocations, desired_states
 from bcd.store.database import Transaction
 from bcd.store.desired_states import StoredState
 
 
-def assign(tx: Transaction, signer: CommandSigner, node_ids: Iterable[NodeId]) -> None:
-    """Give each node a new generation with what its allocations call for now.
+def assign(
+    tx: Transaction, signer: CommandSigner, policy: PoolPolicy, node_ids: Iterable[NodeId]
+) -> None:
+    """Give each node of a pool a new generation with what its allocations call for now.
 
-    Nodes go in sorted order: two transactions never wait for each other crosswise.
+    Call under the pool's lock. Nodes go in sorted order.
     """
-    epoch = control.epoch(tx)
     for node_id in sorted(set(node_ids)):
-        generation = desired_states.generation(tx, node_id) + 1
-        pool = pools.get(tx, nodes.get(tx, node_id).pool_id)
+        epoch, generation = desired_states.newest_version(tx, node_id)
+        generation += 1
         state = desired_state(
             node_id,
             (epoch, generation),
-            pool.policy,
+            policy,
             (
                 Assignment(
                     allocation_id=allocation.id,

@@ -1,7 +1,7 @@
 """Drives one reservation from its facts, in one transaction under its pool's lock."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from bcd.model.ids import NodeId, ReservationId
 from bcd.model.report import Bound, Failed, Released
@@ -49,23 +49,27 @@ class Reconciler:
 
         Does nothing when the claim was fenced meanwhile: then the subject comes up again.
         """
-        known = reservations.get(tx, ReservationId(claim.key))
-        if known is None:
+        held = pools.lock_of(tx, ReservationId(claim.key))
+        row = reservations.get(tx, ReservationId(claim.key))
+        if held is None or row is None:
             work.drop(tx, claim.key)
             return
-        hand = Hand(tx, pools.lock(tx, known.pool_id), self.signer)
-        row = reservations.lock(tx, known.id)
-        if row is None or not work.holds(tx, claim):
+        if not work.holds(tx, claim):
             return
+        hand = Hand(tx, held, self.signer)
+        moved = False
         for _ in range(_MAX_STEPS):
             if row.state not in _LIVE:
                 break
-            row, failures = _take_in_reports(hand, row)
-            decision = decide(_facts(hand, row, failures), hand.held.now_ms)
+            taken = _take_in_reports(hand, row)
+            row = taken.row
+            decision = decide(_facts(hand, taken), hand.held.now_ms)
             if isinstance(decision, Nothing):
                 break
             row = self._carry_out(hand, row, decision)
-        _settle(hand, row)
+            moved = moved or not isinstance(decision, SetConditions)
+        if not moved:  # a move sets the next moment itself
+            _settle(hand, row)
 
     def _carry_out(
         self, hand: Hand, row: StoredReservation, decision: Decision
@@ -100,15 +104,22 @@ class Reconciler:
         return apply.place(hand, row, outcome, attempts=row.attempts + 1)
 
 
-def _take_in_reports(
-    hand: Hand, row: StoredReservation
-) -> tuple[StoredReservation, dict[str, str]]:
-    """Apply judged reports to the allocations; returns the failures by allocation.
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A reservation after its reports were taken in: its live allocations, and failed binds."""
+
+    row: StoredReservation
+    allocations: tuple[Allocation, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def _take_in_reports(hand: Hand, row: StoredReservation) -> _Taken:
+    """Apply judged reports to the allocations.
 
     A report that arrived while the reservation is still placed waits for its start.
     """
     if row.state is State.PLACED:
-        return row, {}
+        return _Taken(row)
     failures: dict[str, str] = {}
     mine = {a.id: a for a in allocations.live(hand.tx, row.id)}
     found = reports.unapplied(hand.tx, tuple(mine))
@@ -124,7 +135,7 @@ def _take_in_reports(
     reports.applied(hand.tx, [stored.id for stored in found], hand.held.now_ms)
     if found and row.state is State.ACTIVE and _bound(mine.values()) != bound_before:
         row = reservations.save(hand.tx, row)  # the bindings that the API shows changed
-    return row, failures
+    return _Taken(row, tuple(mine.values()), failures)
 
 
 def _bound(mine: Iterable[Allocation]) -> frozenset[str]:
@@ -166,7 +177,8 @@ def _lose(tx: Transaction, allocation: Allocation) -> Allocation:
     return replace(allocation, state=AllocationState.LOST)
 
 
-def _facts(hand: Hand, row: StoredReservation, failures: dict[str, str]) -> Facts:
+def _facts(hand: Hand, taken: _Taken) -> Facts:
+    row = taken.row
     assert row.during is not None
     return Facts(
         state=row.state,
@@ -175,8 +187,8 @@ def _facts(hand: Hand, row: StoredReservation, failures: dict[str, str]) -> Fact
         bind_deadline_ms=row.bind_deadline_ms,
         conditions=row.conditions,
         allocations=tuple(
-            _allocation_facts(hand.tx, row.state, allocation, failures.get(allocation.id, ""))
-            for allocation in allocations.live(hand.tx, row.id)
+            _allocation_facts(hand.tx, row.state, allocation, taken.failures.get(allocation.id, ""))
+            for allocation in taken.allocations
         ),
     )
 

@@ -17,6 +17,8 @@ from bcd.store import (
     control,
     desired_states,
     enrolments,
+    nodes,
+    pools,
     reports,
     reservations,
 )
@@ -112,7 +114,9 @@ class Upkeep:
     def _sign_again(self, tx: Transaction) -> bool:
         """Sign states that an older key or epoch signed; False when none is left."""
         stale = desired_states.signed_otherwise(tx, self._signer.key_id, control.epoch(tx))
-        assign(tx, self._signer, stale[:_RE_SIGN_BATCH])
+        for node_id in stale[:_RE_SIGN_BATCH]:
+            held = pools.lock(tx, nodes.get(tx, node_id).pool_id)
+            assign(tx, self._signer, held.pool.policy, [node_id])
         return bool(stale)
 
 
