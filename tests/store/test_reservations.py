@@ -174,6 +174,7 @@ async def test_a_binding_shows_while_its_allocation_is_bound_or_lost(database: D
     pool_id = await database.write(make_pool)
     node_id = await database.write(make_node, pool_id)
     one = await database.write(make_draft, pool_id)
+    await database.write(change, one, State.ACTIVE)
     allocation_id = await database.write(make_allocation, one, node_id)
     binding = HoldBinding(
         allocation_id=allocation_id,
