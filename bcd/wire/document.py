@@ -97,9 +97,11 @@ def _fill(message: Message, document: Mapping[str, Any], path: str, depth: int) 
 
 def _set(message: Message, field: _Field, value: Any, path: str, depth: int) -> None:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        if not isinstance(value, dict):
             raise InvalidInput(path, "must be an object of strings")
-        getattr(message, field.name).update(value)
+        getattr(message, field.name).update(
+            {_text(key, path): _text(item, path) for key, item in value.items()}
+        )
     elif field.is_repeated:
         if not isinstance(value, list):
             raise InvalidInput(path, "must be an array")
@@ -139,6 +141,14 @@ def _scalar(field: _Field, value: Any, path: str) -> object:
         return value
     if field.full_name in _NUMBER_OR_TEXT and type(value) is int:
         return str(value)
+    return _text(value, path)
+
+
+def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise InvalidInput(path, "must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(path, "has half of a surrogate pair") from error
     return value
