@@ -75,7 +75,7 @@ class Placements:
             allocation = _allocation(tx, reservation_id, found.node_id, window, chosen)
             if self._book(tx, held, allocation, chosen, booked_end_ms):
                 return Placed(window, allocation)
-            del self._pools[held.pool.id]
+            self._pools.pop(held.pool.id, None)
         raise Unavailable(
             f"pool {held.pool.id} changes faster than it can be read; try again",
             poolId=held.pool.id,
@@ -106,7 +106,9 @@ class Placements:
 
     def _refresh(self, tx: Transaction, held: PoolLock) -> _Cached:
         pool_id = held.pool.id
-        cached = self._pools.get(pool_id)
+        # Out of the way until it is whole again: a transaction that fails while it is being
+        # brought up to date must not leave it half changed under its old number.
+        cached = self._pools.pop(pool_id, None)
         if cached is not None and (cached.seq, cached.token) != (held.seq, held.token):
             changed = pools.changes_since(tx, pool_id, cached.seq, cached.token)
             cached = None if changed is None else _updated(tx, cached, changed, held.now_ms)

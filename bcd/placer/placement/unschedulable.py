@@ -49,7 +49,7 @@ def explain(
         rejected[reason] += 1
         if reason in ("devices", "topology") and node.taken:
             hopeful.append(node)
-    return Unschedulable(rejected, _earliest(hopeful, asks, duration_ms))
+    return Unschedulable(rejected, _earliest(hopeful, asks, start_ms, duration_ms))
 
 
 def _rejection(node: NodeView, asks: tuple[DeviceAsk, ...], start_ms: int, end_ms: int) -> str:
@@ -59,11 +59,11 @@ def _rejection(node: NodeView, asks: tuple[DeviceAsk, ...], start_ms: int, end_m
     if not facts.schedulable:
         return "state"
     shape, bookable = facts.shape, facts.bookable
-    if any(shape.matching(ask).bit_count() < ask.count for ask in asks):
+    if not all(shape.matching(ask) for ask in asks):
         return "model"
     loose = tuple(msgspec.structs.replace(ask, topology=Topology.ANY) for ask in asks)
     if choose(shape, bookable, bookable, loose) is None:
-        return "devices"  # some are unhealthy, gone, or shared in another mode
+        return "devices"  # too few, or some are unhealthy, gone, or shared in another mode
     if choose(shape, bookable, bookable, asks) is None:
         return "topology"
     if choose(shape, bookable, node.free(start_ms, end_ms), loose) is not None:
@@ -71,14 +71,21 @@ def _rejection(node: NodeView, asks: tuple[DeviceAsk, ...], start_ms: int, end_m
     return "devices"
 
 
-def _earliest(nodes: list[NodeView], asks: tuple[DeviceAsk, ...], duration_ms: int) -> int | None:
-    """The nearest end of a booking from which some node fits for the whole duration."""
+def _earliest(
+    nodes: list[NodeView], asks: tuple[DeviceAsk, ...], start_ms: int, duration_ms: int
+) -> int | None:
+    """The nearest end of a booking from which some node fits for the whole duration.
+
+    A view may still know bookings that are over; their ends lie behind ``start_ms``.
+    """
     best: int | None = None
     looks = 0
     for node in sorted(nodes, key=lambda node: node.first_end):
         if best is not None and node.first_end >= best:
             break
         for moment in node.ends():
+            if moment <= start_ms:
+                continue
             looks += 1
             if looks > _MAX_LOOKS or (best is not None and moment >= best):
                 break

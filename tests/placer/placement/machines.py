@@ -71,9 +71,8 @@ def linked(one: Device, other: Device) -> bool:
     """Whether NVLink joins two whole GPUs."""
     if one.id == other.id or one.device_class != "gpu" or other.device_class != "gpu":
         return False
-    return other.id in one.nvlink_peers or bool(
-        one.nvlink_domain and one.nvlink_domain == other.nvlink_domain
-    )
+    both_ends = other.id in one.nvlink_peers and one.id in other.nvlink_peers
+    return both_ends or bool(one.nvlink_domain and one.nvlink_domain == other.nvlink_domain)
 
 
 def bookable(devices: Sequence[Device]) -> int:

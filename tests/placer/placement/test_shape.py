@@ -62,12 +62,6 @@ def test_a_gpu_of_unknown_numa_node_lies_with_no_other() -> None:
     assert machine.groups(0b1111, Topology.SAME_NUMA) == (0b1100,)
 
 
-def test_a_link_that_only_one_end_reports_is_none_for_the_placer() -> None:
-    one_sided = shape((gpu("a", peers=["b"]), gpu("b")))
-    assert one_sided.slots[0].links == 0b10
-    assert one_sided.slots[1].links == 0
-
-
 def test_instances_are_rivals_of_their_own_gpu_only() -> None:
     machine = shape(mig_host("a", gpus=2, instances=2))
     assert machine.rival_masks == (0b110, 0b1, 0b1, 0b110000, 0b1000, 0b1000)

@@ -1,0 +1,127 @@
+"""Why nothing fits, filter by filter, and from when on it would."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from bcd.model.device import DeviceClass
+from bcd.model.reservation import DeviceAsk, Topology
+from bcd.placer.placement.search import find
+from bcd.placer.placement.unschedulable import Unschedulable, explain
+from tests.placer.placement.machines import ASKS, V100_MESH, ask, captured, mig_host
+from tests.placer.placement.pools import WINDOWS, Booking, Host, busy, pool, pools
+from tests.placer.world import dgx, gpu
+
+HOUR = 1000
+
+
+def why(hosts: Sequence[Host], *asks: DeviceAsk, now: int = 0) -> Unschedulable:
+    assert find(pool(hosts), asks, now, now + HOUR) is None
+    return explain(pool(hosts), asks, now, HOUR)
+
+
+def host(name: str = "n", bookings: tuple[Booking, ...] = (), **flags: bool) -> Host:
+    return Host(name, dgx(name), bookings, flags=flags)
+
+
+ALL_SICK = frozenset(range(8))
+
+REJECTED = {
+    "not ready": ("state", host(ready=False)),
+    "unreachable": ("state", host(reachable=False)),
+    "cordoned": ("state", host(cordoned=True)),
+    "untrusted": ("trust", host(trusted=False)),
+    "no device": ("model", Host("n", ())),
+    "another model": ("model", Host("n", (gpu("a", model="A100"),))),
+    "another class": ("model", Host("n", mig_host("a", 1)[1:])),
+    "too few": ("devices", Host("n", dgx("n", 3))),
+    "unhealthy": ("devices", Host("n", dgx("n"), sick=ALL_SICK)),
+    "all booked": ("devices", host(bookings=busy(8, 0, 50))),
+    "in MIG mode": ("devices", Host("n", tuple(replace(d, mig_enabled=True) for d in dgx("n")))),
+    "no links": ("topology", Host("n", tuple(gpu(f"g{i}") for i in range(8)))),
+    "the rest not linked": ("topology", Host("n", captured(V100_MESH), ((0, 0, 9), (4, 0, 9)))),
+}
+
+
+@pytest.mark.parametrize(("name", "rejected"), REJECTED.values(), ids=REJECTED.keys())
+def test_each_node_counts_under_the_filter_that_rejects_it(name: str, rejected: Host) -> None:
+    wanted = ask(4, Topology.NVLINK_ALL, model="H100")
+    assert why([rejected], wanted).rejected == {name: 1}
+
+
+def test_every_node_is_counted_once_and_the_message_names_them_all() -> None:
+    hosts = [replace(node, id=f"n{i}") for i, (_, node) in enumerate(REJECTED.values())]
+    outcome = why(hosts, ask(4, Topology.NVLINK_ALL, model="H100"))
+    assert sum(outcome.rejected.values()) == len(hosts)
+    assert outcome.sentence == (
+        f"none of {len(hosts)} nodes fits: state rejected 3, trust rejected 1, model rejected 3,"
+        " topology rejected 2, devices rejected 4"
+    )
+
+
+def test_a_pool_without_nodes_says_so() -> None:
+    outcome = why([], ask(1))
+    assert (outcome.rejected, outcome.earliest_ms) == ({}, None)
+    assert "no nodes" in outcome.sentence
+
+
+def test_the_nearest_time_is_the_first_end_that_frees_enough() -> None:
+    staggered = host(bookings=tuple((i, 0, 10 * (i + 1)) for i in range(8)))
+    for count in range(1, 9):
+        assert why([staggered], ask(count)).earliest_ms == 10 * count
+
+
+def test_the_nearest_time_counts_the_whole_duration() -> None:
+    """Free at 10, but booked again at 500; free for an hour from 700 on."""
+    hosts = [host(bookings=(*busy(8, 0, 10), *busy(8, 500, 700)))]
+    assert why(hosts, ask(1)).earliest_ms == 700
+
+
+def test_the_nearest_time_is_that_of_the_nearest_node() -> None:
+    hosts = [host(name, busy(8, 0, end)) for name, end in (("a", 30), ("b", 20), ("c", 40))]
+    assert why(hosts, ask(8)).earliest_ms == 20
+
+
+def test_the_nearest_time_keeps_the_topology_in_mind() -> None:
+    bookings = ((0, 0, 50), (4, 0, 70), (5, 0, 60))
+    assert why([Host("n", captured(V100_MESH), bookings)], ask(4, Topology.NVLINK_ALL)
+               ).earliest_ms == 50  # fmt: skip
+
+
+def test_no_time_is_named_where_no_end_of_a_booking_would_help() -> None:
+    for rejected in (
+        host(bookings=busy(8, 0, 10), cordoned=True),
+        Host("n", dgx("n"), busy(1, 0, 10), sick=frozenset(range(1, 8))),
+        Host("n", dgx("n", 3), busy(3, 0, 10)),
+    ):
+        assert why([rejected], ask(4)).earliest_ms is None
+
+
+def test_bookings_that_are_over_say_nothing_of_the_future() -> None:
+    """A view may be behind: an end that has passed is no time to name."""
+    late = host(bookings=(*busy(8, 0, 10), *busy(8, 1100, 1200)))
+    assert why([late], ask(1), now=500).earliest_ms == 1200
+
+
+def test_instances_wait_for_the_whole_gpu_that_is_booked_over_them() -> None:
+    both = (gpu("g"), replace(mig_host("a", 1, 1)[1], gpu="g"))
+    taken = Host("n", both, ((0, 0, 40),))
+    assert why([taken], ask(1, device_class=DeviceClass.MIG)).earliest_ms == 40
+
+
+@settings(max_examples=300)
+@given(pools(), WINDOWS, ASKS)
+def test_the_nearest_time_is_the_first_moment_at_which_the_search_finds_something(
+    hosts: Sequence[Host], window: tuple[int, int], asks: tuple[DeviceAsk, ...]
+) -> None:
+    now, duration = window
+    view = pool(hosts)
+    if find(view, asks, now, now + duration) is not None:
+        return
+    outcome = explain(view, asks, now, duration)
+    moments = range(now + 1, 140)
+    fits = [m for m in moments if find(view, asks, m, m + duration) is not None]
+    assert outcome.earliest_ms == (fits[0] if fits else None)
+    assert sum(outcome.rejected.values()) == len(hosts)
