@@ -132,6 +132,7 @@ class FakeNode:
     key: ec.EllipticCurvePrivateKey
     epoch: int = 1
     number: int = 0
+    devices: tuple[Device, ...] = ()
 
     def report(self, allocation: Allocation, outcome: Outcome | None = None) -> Report:
         """The next report, by default that the allocation is bound as booked."""
@@ -165,6 +166,7 @@ class World:
     pool_id: PoolId = field(default_factory=lambda: PoolId(""))
     policy: AllowAll = field(default_factory=AllowAll)
     placements: Placements = field(default_factory=Placements)
+    nodes: list[FakeNode] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         now_ms = 1_700_000_000_000
@@ -202,6 +204,7 @@ class World:
 
         node_id = await self.database.write(join)
         node = FakeNode(node_id, key)
+        self.nodes.append(node)
         await self.connect(node)
         await self.send_inventory(node, devices)
         return node
@@ -218,10 +221,15 @@ class World:
             ttl_ms=30_000,
         )
         node.epoch = await self.database.write(sessions.open_session, opening)
+        await self.judge_reachability(node)
+
+    async def judge_reachability(self, node: FakeNode) -> None:
+        """Let the placer look at the node's session."""
         await self.database.write(judge, node.id)
 
     async def send_inventory(self, node: FakeNode, devices: Sequence[Device]) -> None:
         """Store an inventory as the gateway would, and apply it."""
+        node.devices = tuple(devices)
         message = encode_inventory(inventory_of(devices))
         body = message.SerializeToString()
         stored = await self.database.write(
