@@ -70,12 +70,15 @@ def postgresql() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def database_url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty, migrated database of this test's own."""
     if engine == "sqlite":
-        return f"sqlite:///{tmp_path}/bcd.db"
+        yield f"sqlite:///{tmp_path}/bcd.db"
+        return
     cluster: Cluster = request.getfixturevalue("postgresql")
-    return cluster.new_database()
+    url = cluster.new_database()
+    yield url
+    cluster.give_back(url)
 
 
 @pytest.fixture

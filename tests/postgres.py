@@ -22,9 +22,27 @@ from bcd.store.open import open_database
 BIN = Path("/usr/lib/postgresql/15/bin")
 _TEMPLATE = "bcd_template"
 _GATEWAY = "gateway_of_tests"
+_OTHERS = (
+    "SELECT count(*) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+# Without foreign keys the order does not matter; the clock may have been taken over by a test.
+_EMPTY = """
+SET LOCAL session_replication_role = replica;
+SET LOCAL lock_timeout = '2s';
+DO $$ DECLARE name text; BEGIN
+  FOR name IN SELECT tablename FROM pg_tables
+    WHERE schemaname = 'public' AND tablename NOT IN ('schema_version', 'control')
+  LOOP EXECUTE 'DELETE FROM ' || quote_ident(name); END LOOP;
+END $$;
+UPDATE control SET value = 1;
+CREATE OR REPLACE FUNCTION compute_now() RETURNS bigint LANGUAGE sql VOLATILE AS
+  $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
+"""
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "200",
+    "deadlock_timeout": "200ms",
     "shared_buffers": "64MB",
     "log_min_messages": "fatal",
     "timezone": "UTC",
@@ -45,6 +63,7 @@ class Cluster:
         self._account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
         self._server: subprocess.Popen[bytes] | None = None
         self._made = 0
+        self._clean: list[str] = []
 
     def __enter__(self) -> Self:
         try:
@@ -103,11 +122,29 @@ class Cluster:
         return f"postgresql://{user}@/{database}?host={self.folder}"
 
     def new_database(self) -> str:
-        """A migrated database that nobody else uses; returns its URL."""
+        """A migrated database without rows that nobody else uses; returns its URL."""
+        if self._clean:
+            return self._clean.pop()
         self._made += 1
         name = f"bcd_{self._made}"
         self._execute(f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE}")
         return self.url(name)
+
+    def give_back(self, url: str) -> None:
+        """Empty a database for the next test, which is much faster than making one.
+
+        One that somebody still has open, or that does not let itself be emptied, is left alone.
+        """
+        try:
+            with psycopg.connect(url, autocommit=True) as connection:
+                for _ in range(20):  # the server notices a closed connection a little later
+                    if connection.execute(_OTHERS).fetchone() == (0,):
+                        connection.execute(_EMPTY)
+                        self._clean.append(url)
+                        return
+                    time.sleep(0.01)
+        except psycopg.Error:
+            return
 
     def gateway_url(self, url: str) -> str:
         """The URL by which a gateway, under its own restricted role, reaches a database."""
