@@ -238,6 +238,21 @@ def on_node(tx: Transaction, node_id: str) -> Sequence[ReservationId]:
     return [row["reservation_id"] for row in rows]
 
 
+def over_on_node(tx: Transaction, node_id: str, now_ms: int) -> Sequence[StoredReservation]:
+    """Reservations that a node still holds devices for although their window is over, by id.
+
+    Call under the pool's lock, which covers their rows.
+    """
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE end_ms <= :now_ms AND id IN"
+        " (SELECT reservation_id FROM allocations WHERE node_id = :node_id"
+        " AND state IN ('assigned', 'bound', 'lost')) ORDER BY id",
+        node_id=node_id,
+        now_ms=now_ms,
+    )
+    return [_stored(row) for row in rows]
+
+
 def sweep_drafts(tx: Transaction, before_ms: int) -> int:
     """Drop drafts that were never decided and are older than ``before_ms``; returns how many."""
     return tx.run(

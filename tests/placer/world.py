@@ -5,9 +5,11 @@ Nodes arrive as real ones do: by a recorded certificate, a session and a stored 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from bcd.model.assignment import DesiredState
 from bcd.model.caller import Caller
 from bcd.model.device import Device, DeviceClass
 from bcd.model.host import HostFacts, Inventory, NumaNode
@@ -25,7 +27,7 @@ from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.lifecycle.worker import Worker
 from bcd.placer.pki.authority import Authority
-from bcd.placer.pki.command import CommandSigner
+from bcd.placer.pki.command import CommandSigner, Signed
 from bcd.placer.placement.booking import Placements
 from bcd.signing.certificates import Role, issue_ca
 from bcd.signing.envelope import PayloadType, seal
@@ -124,6 +126,16 @@ def inventory_of(devices: Sequence[Device], hostname: str = "host") -> Inventory
     return Inventory(host, tuple(devices))
 
 
+class CheckingSigner(CommandSigner):
+    """Signs as the placer does, and never a state that hands one device out twice."""
+
+    def sign(self, state: DesiredState) -> Signed:
+        """Check and sign."""
+        handed = [device for entry in state.assignments for device in entry.devices]
+        assert len(set(handed)) == len(handed), state
+        return super().sign(state)
+
+
 @dataclass
 class FakeNode:
     """A node as the control plane sees it: a key, a session, and reports with growing numbers."""
@@ -171,7 +183,7 @@ class World:
     def __post_init__(self) -> None:
         now_ms = 1_700_000_000_000
         credentials, _ = self.authority.credentials_for((Role.COMMAND, "placer"), now_ms)
-        self.signer = CommandSigner(credentials)
+        self.signer = CheckingSigner(credentials)
         self.worker = Worker(self.database, Reconciler(self.placements, self.signer))
         self.admission = self.admission_with(self.policy)
 
@@ -239,7 +251,7 @@ class World:
         await self.database.write(apply_inventory, node.id)
 
     async def create(
-        self, count: int = 1, *, key: str = "k", caller: Caller = ALICE, **changes: object
+        self, count: int = 1, *, key: str = "k", caller: Caller = ALICE, **changes: Any
     ) -> Reservation:
         """Reserve GPUs for an hour."""
         document = self.document(count, key, **changes)
@@ -287,9 +299,11 @@ class World:
                 await self.send(node, node.seal(node.report(allocation)), allocation.id)
         await self.work()
 
-    async def active(self, *all_nodes: FakeNode, count: int = 1, key: str = "k") -> Reservation:
+    async def active(
+        self, *all_nodes: FakeNode, count: int = 1, key: str = "k", **changes: Any
+    ) -> Reservation:
         """A reservation that got as far as active."""
-        made = await self.create(count, key=key)
+        made = await self.create(count, key=key, **changes)
         await self.work()
         await self.bind(*all_nodes)
         return await self.view(made.id)

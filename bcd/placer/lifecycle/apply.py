@@ -97,8 +97,17 @@ def place(
 
 
 def start(hand: Hand, row: StoredReservation) -> StoredReservation:
-    """Hand the assignments of a placed reservation to their nodes."""
+    """Hand the assignments of a placed reservation to their nodes.
+
+    Whatever is over there ends first, even if its own turn comes later: no node may be told to
+    hold one device for two reservations.
+    """
     mine = allocations.live(hand.tx, row.id)
+    node_ids = sorted({allocation.node_id for allocation in mine})
+    for node_id in node_ids:
+        for over in reservations.over_on_node(hand.tx, node_id, hand.held.now_ms):
+            if over.id != row.id:
+                move(hand, over, Trigger.ENDED, bind_deadline_ms=None)
     after = move(
         hand,
         row,
@@ -107,8 +116,7 @@ def start(hand: Hand, row: StoredReservation) -> StoredReservation:
     )
     for allocation in mine:
         allocations.set_state(hand.tx, allocation.id, AllocationState.ASSIGNED)
-    policy = hand.held.pool.policy
-    assign(hand.tx, hand.signer, policy, {allocation.node_id for allocation in mine})
+    assign(hand.tx, hand.signer, hand.held.pool.policy, node_ids)
     return after
 
 
@@ -119,19 +127,24 @@ def emit(tx: Transaction, row: StoredReservation, event: str, data: Mapping[str,
 
 
 def free(hand: Hand, row: StoredReservation) -> None:
-    """Give up the current placement: bookings end, allocations leave their nodes."""
+    """Give up the current placement: bookings end, allocations leave their nodes.
+
+    Also where the bookings have ended by themselves: whoever waits for the devices is looked at
+    as soon as they, and the gap behind them, are free.
+    """
+    mine = allocations.live(hand.tx, row.id)
+    if not mine or row.during is None:
+        return
+    now_ms = hand.held.now_ms
     # Where no workload can have run, there is nothing to clean up after.
     gap_ms = hand.held.pool.policy.turnaround_ms if row.state is State.ACTIVE else 0
-    freed = bookings.end_at(hand.tx, row.id, hand.held.now_ms, gap_ms)
-    pools.note_changes(hand.tx, hand.held, freed)
-    on_nodes = set()
-    for allocation in allocations.live(hand.tx, row.id):
-        if allocation.state in ON_NODE:
-            on_nodes.add(allocation.node_id)
+    bookings.end_at(hand.tx, row.id, now_ms, gap_ms)
+    pools.note_changes(hand.tx, hand.held, sorted({a.node_id for a in mine}))
+    for allocation in mine:
         allocations.set_state(hand.tx, allocation.id, AllocationState.ENDED)
+    on_nodes = {a.node_id for a in mine if a.state in ON_NODE}
     assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
-    if freed:
-        work.poke(hand.tx, row.pool_id, hand.held.now_ms + gap_ms)
+    work.poke(hand.tx, row.pool_id, min(now_ms, row.during.end_ms) + gap_ms)
 
 
 def _schedule(hand: Hand, row: StoredReservation) -> None:
