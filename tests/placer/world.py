@@ -276,7 +276,8 @@ class World:
     async def work(self) -> None:
         """Judge what was reported and work off what is due."""
         await self.worker.judge_pass()
-        await self.worker.work_pass()
+        while (await self.worker.work_due())[0]:
+            pass
 
     async def send(self, node: FakeNode, envelope: envelope_pb2.Envelope, about: str) -> str:
         """Store a report as a gateway does, whatever is in it."""

@@ -12,12 +12,12 @@ from bcd.store.allocations import Allocation
 from bcd.store.database import Transaction
 from bcd.store.reports import COUNTED, StoredReport
 
-_BATCH = 64
+JUDGED_AT_ONCE = 64
 
 
 def judge_node(tx: Transaction, node_id: NodeId) -> int:
     """Judge up to 64 of a node's reports; returns how many there were."""
-    batch = reports.unjudged(tx, node_id, _BATCH)
+    batch = reports.unjudged(tx, node_id, JUDGED_AT_ONCE)
     now_ms = tx.now_ms()
     for stored in batch:
         allocation = allocations.get(tx, stored.allocation_id)

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from bcd.model.errors import BcdError
-from bcd.placer.lifecycle.judge import judge_node
-from bcd.placer.lifecycle.pending import retry_pending
+from bcd.placer.lifecycle.judge import JUDGED_AT_ONCE, judge_node
+from bcd.placer.lifecycle.pending import Rest, retry_pending
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.store import reports, work
 from bcd.store.database import Database, Transaction
@@ -25,14 +26,22 @@ class Worker:
         self._reconciler = reconciler
 
     async def work_pass(self) -> float | None:
-        """Claim and work until nothing is due; returns seconds until the next moment."""
-        while claims := await self._database.write(work.claim, _BATCH):
-            await asyncio.gather(*(self._work_on(claim) for claim in claims))
-        return await self._database.read(_rest_s)
+        """Work on what is due now; returns seconds until the next moment."""
+        worked, rest_s = await self.work_due()
+        return 0.0 if worked == _BATCH else rest_s
+
+    async def work_due(self) -> tuple[int, float]:
+        """Claim up to 32 due subjects and work on them; returns (how many, the rest to take).
+
+        What falls due meanwhile wakes the loop again.
+        """
+        claims, rest_s = await self._database.write(_claim)
+        await asyncio.gather(*(self._work_on(claim) for claim in claims))
+        return len(claims), rest_s
 
     async def _work_on(self, claim: Claim) -> None:
         try:
-            await self._database.write(self._dispatch, claim)
+            await self._dispatch(claim)
         except Exception as error:
             expected = isinstance(error, BcdError)
             logger.log(
@@ -44,26 +53,28 @@ class Worker:
             backoff_ms = min(_MAX_BACKOFF_MS, 500 * 2 ** min(claim.attempts, 10))
             await self._database.write(_retry, claim, backoff_ms)
 
-    def _dispatch(self, tx: Transaction, claim: Claim) -> None:
-        if claim.key.startswith("pool_"):
-            placements, signer = self._reconciler.placements, self._reconciler.signer
-            retry_pending(tx, claim, placements, signer)
-        else:
-            self._reconciler.reconcile(tx, claim)
+    async def _dispatch(self, claim: Claim) -> None:
+        if not claim.key.startswith("pool_"):
+            await self._database.write(self._reconciler.reconcile, claim)
+            return
+        placements, signer = self._reconciler.placements, self._reconciler.signer
+        rest: Rest | None = Rest()
+        while rest is not None:
+            rest = await self._database.write(retry_pending, claim, placements, signer, rest)
 
     async def judge_pass(self) -> float | None:
         """Judge every stored report that nobody judged yet."""
         for node_id in await self._database.read(reports.nodes_with_unjudged):
-            while await self._database.write(judge_node, node_id):
+            while await self._database.write(judge_node, node_id) == JUDGED_AT_ONCE:
                 pass
         return None
 
 
-def _rest_s(tx: Transaction) -> float:
+def _claim(tx: Transaction) -> tuple[Sequence[Claim], float]:
+    claims = work.claim(tx, _BATCH)
     due_ms = work.next_wake_ms(tx)
-    if due_ms is None:
-        return TICK_MS / 1000
-    return max(0, due_ms - tx.now_ms()) / 1000
+    rest_ms = TICK_MS if due_ms is None else max(0, due_ms - tx.now_ms())
+    return claims, rest_ms / 1000
 
 
 def _retry(tx: Transaction, claim: Claim, backoff_ms: int) -> None:

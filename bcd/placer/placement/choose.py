@@ -96,9 +96,7 @@ class _Search:
     def broken_by(self, taken: int) -> int:
         """Pairs of the sets that were wholly free and are left in part."""
         return sum(
-            math.comb(mask.bit_count(), 2)
-            for mask in self._whole
-            if mask & taken and mask & ~taken
+            math.comb(mask.bit_count(), 2) for mask in self._whole if mask & taken and mask & ~taken
         )
 
     def _cost(self, picked: _Picked) -> tuple[int, int, list[int]]:
