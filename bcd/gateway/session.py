@@ -8,6 +8,7 @@ the node is told, if it still listens, and the tasks go together.
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,7 +83,8 @@ class Session:
         self._database = database
         self._settings = settings
         self._counters = counters
-        self._inbox: asyncio.Queue[pb.ConnectRequest] = asyncio.Queue(_INBOX)
+        # None is the end: what came before it is stored first.
+        self._inbox: asyncio.Queue[pb.ConnectRequest | None] = asyncio.Queue(_INBOX)
         self._outbox = Outbox(stream.write, self._newest_state, settings.write_timeout_ms)
         self._listening = True
         self._ended: asyncio.Future[Ending | None] = loop.create_future()
@@ -179,7 +181,7 @@ class Session:
                 self.end(ending.bad_protocol("a frame does not parse"))
                 return
             if frame is grpc.aio.EOF:
-                self.end(None)
+                await self._inbox.put(None)
                 return
             self._hear()
             await self._take(frame)
@@ -196,27 +198,34 @@ class Session:
                 await self._inbox.put(frame)
             case "goodbye":
                 logger.info("node said goodbye", extra=self.fields())
-                self.end(None)
+                await self._inbox.put(None)
             case "hello":
                 self.end(ending.bad_protocol("a second hello"))
             case _:
                 self._counters["frames_unknown"] += 1
 
     async def _store(self) -> None:
-        while True:
+        while not self._ended.done():
             frames = [await self._inbox.get()]
             while not self._inbox.empty():
                 frames.append(self._inbox.get_nowait())
-            parsed = [self._parse(frame) for frame in frames]
+            parsed = [self._parse(frame) for frame in frames if frame is not None]
             items = [item for item in parsed if item is not None]
-            arrivals = await self._database.write(store_items, self.node_id, self.epoch, items)
-            self._hear()
-            if arrivals is None:
-                self.end(ending.superseded(await self._newer_instance()))
-                return
-            for item, arrival in zip(items, arrivals, strict=True):
-                if isinstance(item, Received | UnreadableReport):
-                    self._outbox.put(acknowledgement(item, arrival))
+            if items:
+                await self._keep(items)
+            if None in frames:
+                self.end(None)
+
+    async def _keep(self, items: Sequence[Item]) -> None:
+        """Store what came since the last commit, and acknowledge the reports among it."""
+        arrivals = await self._database.write(store_items, self.node_id, self.epoch, items)
+        self._hear()
+        if arrivals is None:
+            self.end(ending.superseded(await self._newer_instance()))
+            return
+        for item, arrival in zip(items, arrivals, strict=True):
+            if isinstance(item, Received | UnreadableReport):
+                self._outbox.put(acknowledgement(item, arrival))
 
     async def _newer_instance(self) -> str:
         newest = await self._database.read(sessions.get, self.node_id)

@@ -189,6 +189,16 @@ async def test_a_fenced_session_stores_nothing_and_ends(holder: Holder, site: Si
     assert await on_record(site, holder) == []
 
 
+async def test_what_a_node_sent_before_its_goodbye_is_stored(holder: Holder, site: Site) -> None:
+    for number in range(1, 11):
+        await holder.send(sealed(holder.report(number)))
+    await holder.node.send(pb.ConnectRequest(goodbye=pb.Goodbye(reason="stopping")))
+    acks = [await holder.node.receive_kind("report_ack") for _ in range(10)]
+    assert [ack.number for ack in acks] == list(range(1, 11))
+    await holder.node.ended()
+    assert len(await on_record(site, holder)) == 10
+
+
 async def test_outcomes_of_every_kind_are_stored(holder: Holder, site: Site) -> None:
     report = replace(holder.report(2), outcome=Released(slice_empty=False))
     assert (await holder.answer(sealed(report))).status == STORED
