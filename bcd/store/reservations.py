@@ -228,6 +228,23 @@ def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[Reserva
     return [row["id"] for row in rows]
 
 
+def pending_after(
+    tx: Transaction, pool_id: PoolId, seq: int, limit: int
+) -> Sequence[StoredReservation]:
+    """A pool's pending reservations younger than the one with that ``seq``, oldest first.
+
+    Call under the pool's lock, which covers their rows.
+    """
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+        " AND seq > :seq ORDER BY seq LIMIT :limit",
+        pool_id=pool_id,
+        seq=seq,
+        limit=limit,
+    )
+    return [_stored(row) for row in rows]
+
+
 def on_node(tx: Transaction, node_id: str) -> Sequence[ReservationId]:
     """Reservations that have a live allocation on a node."""
     rows = tx.all(

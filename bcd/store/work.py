@@ -80,6 +80,20 @@ def holds(tx: Transaction, claim: Claim) -> bool:
     return row is not None and row["lock_token"] == claim.token
 
 
+def keep(tx: Transaction, claim: Claim) -> None:
+    """Go on with a claim in a further transaction: its lease starts anew.
+
+    Only in a transaction that found ``holds`` true; what it did itself to the row fences nobody.
+    """
+    tx.run(
+        "UPDATE work SET lock_token = :token, lock_until_ms = compute_now() + :lease_ms"
+        " WHERE key = :key",
+        key=claim.key,
+        token=claim.token,
+        lease_ms=LEASE_MS,
+    )
+
+
 def retry(tx: Transaction, claim: Claim, wake_ms: int) -> None:
     """Give a claim back after a failure; its attempts stay counted."""
     tx.run(
