@@ -1,0 +1,156 @@
+"""The table of moves: closed, with no way out of an end, and each with its moment."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bcd.model.errors import InvalidState
+from bcd.model.reservation import TERMINAL, OperationState, State, Window
+from bcd.placer.lifecycle.transitions import (
+    BIND_TIMEOUT_MS,
+    MOVES,
+    RECHECK_MS,
+    Trigger,
+    move_of,
+    next_wake_ms,
+)
+
+EVENTS = frozenset(
+    [
+        "placed",
+        "pending",
+        "queued",
+        "binding",
+        "active",
+        "extended",
+        "released",
+        "cancelled",
+        "failed",
+        "awaiting-confirmation",
+        "expired",
+        "repaired",
+        "preempting",
+        "preempted",
+        "reassigned",
+        "binding-rejected",
+    ]
+)
+MINUTE_MS = 60_000
+
+
+def test_every_trigger_has_a_move_and_every_other_pair_is_refused() -> None:
+    assert {trigger for _, trigger in MOVES} == set(Trigger)
+    for state, trigger in itertools.product(State, Trigger):
+        if (state, trigger) not in MOVES:
+            with pytest.raises(InvalidState) as refused:
+                move_of(state, trigger)
+            assert refused.value.details["state"] == state
+
+
+def test_terminal_states_have_no_way_out() -> None:
+    assert {state for state, _ in MOVES}.isdisjoint(TERMINAL)
+
+
+def test_every_state_that_is_reached_leads_to_an_end() -> None:
+    reached = {State.DRAFT} | {move.to for move in MOVES.values()}
+    leads_to = {state: {m.to for (s, _), m in MOVES.items() if s is state} for state in reached}
+    ends = set(TERMINAL)
+    while more := {s for s in reached - ends if leads_to[s] & ends}:
+        ends |= more
+    assert reached <= ends
+
+
+def test_nothing_leads_back_to_a_draft() -> None:
+    assert State.DRAFT not in {move.to for move in MOVES.values()}
+
+
+def test_events_are_those_of_the_catalogue() -> None:
+    assert {move.event for move in MOVES.values()} - {""} <= EVENTS
+
+
+def test_only_a_refusal_and_a_repeated_no_fit_are_silent() -> None:
+    silent = {pair for pair, move in MOVES.items() if not move.event}
+    assert silent == {(State.DRAFT, Trigger.DENIED), (State.PENDING, Trigger.NO_FIT)}
+
+
+def test_every_release_has_a_reason() -> None:
+    for move in MOVES.values():
+        assert (move.event == "released") == bool(move.reason)
+        assert move.reason in ("", "release", "expired")
+
+
+def test_the_operation_is_over_once_something_was_decided() -> None:
+    for move in MOVES.values():
+        failed = move.to in (State.DENIED, State.FAILED)
+        assert move.operation is (OperationState.FAILED if failed else OperationState.SUCCEEDED)
+
+
+STARTED = frozenset({State.BINDING, State.ACTIVE})
+
+
+def test_what_has_started_cannot_be_cancelled_but_released() -> None:
+    for state in State:
+        can_cancel = (state, Trigger.CANCELLED) in MOVES
+        assert can_cancel == (state in (State.PENDING, State.PLACED))
+        can_release = (state, Trigger.RELEASED) in MOVES
+        assert can_release == (state in STARTED | {State.PENDING, State.PLACED})
+
+
+def test_only_a_bind_fails_and_only_an_unbound_one_is_placed_again() -> None:
+    assert {s for s, t in MOVES if t is Trigger.GAVE_UP} == {State.BINDING}
+    assert {s for s, t in MOVES if t is Trigger.PLACED} == {
+        State.DRAFT,
+        State.PENDING,
+        State.BINDING,
+    }
+
+
+DURING = Window(100 * MINUTE_MS, 200 * MINUTE_MS)
+
+
+@pytest.mark.parametrize(
+    ("state", "deadline", "now", "wake"),
+    [
+        (State.PLACED, None, 50, 100),
+        (State.PLACED, None, 100, 100),
+        (State.PLACED, None, 150, 150),
+        (State.PLACED, None, 250, 200),
+        (State.BINDING, 105, 100, 105),
+        (State.BINDING, 205, 198, 200),
+        (State.BINDING, None, 100, 200),
+        (State.ACTIVE, None, 100, 115),
+        (State.ACTIVE, None, 190, 200),
+    ],
+)
+def test_the_next_moment_of_each_state(
+    state: State, deadline: int | None, now: int, wake: int
+) -> None:
+    deadline_ms = None if deadline is None else deadline * MINUTE_MS
+    assert next_wake_ms(state, DURING, deadline_ms, now * MINUTE_MS) == wake * MINUTE_MS
+
+
+def test_what_waits_or_has_ended_has_no_moment_of_its_own() -> None:
+    for state in (State.DRAFT, State.PENDING, *TERMINAL):
+        assert next_wake_ms(state, DURING, None, 0) is None
+    assert next_wake_ms(State.PLACED, None, None, 0) is None
+
+
+@given(
+    st.sampled_from([State.PLACED, State.BINDING, State.ACTIVE]),
+    st.integers(0, 10**9),
+    st.integers(1, 10**9),
+    st.none() | st.integers(0, 10**9),
+    st.integers(0, 10**9),
+)
+def test_what_lives_is_looked_at_by_its_end_at_the_latest(
+    state: State, start: int, length: int, deadline: int | None, now: int
+) -> None:
+    wake = next_wake_ms(state, Window(start, start + length), deadline, now)
+    assert wake is not None
+    assert wake <= start + length
+
+
+def test_the_deadlines_are_those_of_the_contract() -> None:
+    assert (BIND_TIMEOUT_MS, RECHECK_MS) == (5 * MINUTE_MS, 15 * MINUTE_MS)
