@@ -90,18 +90,6 @@ def open_session(tx: Transaction, opening: Opening) -> int:
     return int(row["epoch"])
 
 
-def touch(tx: Transaction, node_id: NodeId, epoch: int) -> bool:
-    """Record a heartbeat; False when a newer session fenced this one."""
-    return bool(
-        tx.run(
-            "UPDATE sessions SET last_seen_ms = compute_now(), connected = 1"
-            " WHERE node_id = :node_id AND epoch = :epoch",
-            node_id=node_id,
-            epoch=epoch,
-        )
-    )
-
-
 def touch_all(tx: Transaction, live: Sequence[tuple[NodeId, int]]) -> Sequence[NodeId]:
     """Record one heartbeat of each (node, epoch); returns the nodes whose session was fenced.
 
@@ -155,21 +143,19 @@ def acknowledge(tx: Transaction, node_id: NodeId, epoch: int, ack: Acknowledgeme
     )
 
 
-def close_session(tx: Transaction, node_id: NodeId, epoch: int) -> None:
-    """The stream ended; the node counts as connected no longer, unless it opened a newer one."""
-    changed = tx.run(
-        "UPDATE sessions SET connected = 0 WHERE node_id = :node_id AND epoch = :epoch",
-        node_id=node_id,
-        epoch=epoch,
-    )
-    if changed:
-        tx.wake("session", node_id)
-
-
 def close_all(tx: Transaction, ended: Sequence[tuple[NodeId, int]]) -> None:
-    """Close many sessions, each (node, epoch), as ``close_session`` does."""
+    """The streams of these (node, epoch) ended.
+
+    A node counts as connected no longer, unless it opened a newer session.
+    """
     for node_id, epoch in sorted(ended):
-        close_session(tx, node_id, epoch)
+        changed = tx.run(
+            "UPDATE sessions SET connected = 0 WHERE node_id = :node_id AND epoch = :epoch",
+            node_id=node_id,
+            epoch=epoch,
+        )
+        if changed:
+            tx.wake("session", node_id)
 
 
 def get(tx: Transaction, node_id: NodeId) -> Session | None:

@@ -54,12 +54,12 @@ async def test_a_fenced_session_writes_nothing(database: Database, clock: Databa
     new = await database.write(sessions.open_session, opening(node_id, "two"))
     before = await database.read(sessions.get, node_id)
     clock.advance(1000)
-    assert await database.write(sessions.touch, node_id, old) is False
+    assert list(await database.write(sessions.touch_all, [(node_id, old)])) == [node_id]
     assert await database.write(sessions.acknowledge, node_id, old, ACK) is False
     assert await database.write(sessions.is_current, node_id, old) is False
-    await database.write(sessions.close_session, node_id, old)
+    await database.write(sessions.close_all, [(node_id, old)])
     assert await database.read(sessions.get, node_id) == before
-    assert await database.write(sessions.touch, node_id, new) is True
+    assert list(await database.write(sessions.touch_all, [(node_id, new)])) == []
     assert await database.write(sessions.acknowledge, node_id, new, ACK) is True
     after = await database.read(sessions.get, node_id)
     assert after is not None
@@ -101,7 +101,7 @@ async def test_opening_and_closing_wake_those_who_watch_sessions(database: Datab
     epoch = await database.write(sessions.open_session, opening(node_id))
     async with asyncio.timeout(10):
         assert await heard.get() == node_id
-        await database.write(sessions.close_session, node_id, epoch)
+        await database.write(sessions.close_all, [(node_id, epoch)])
         assert await heard.get() == node_id
 
 

@@ -217,6 +217,7 @@ async def test_its_grants_suffice_for_what_it_does(
     opened = open_database(postgresql.gateway_url(database_url), migrate=False)
     try:
         assert await opened.write(reports.store, reporter.epoch, reporter.report(1)) == "stored"
-        assert await opened.write(sessions.touch, reporter.node_id, reporter.epoch)
+        live = [(reporter.node_id, reporter.epoch)]
+        assert list(await opened.write(sessions.touch_all, live)) == []
     finally:
         await opened.close()
