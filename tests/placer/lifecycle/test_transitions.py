@@ -17,26 +17,11 @@ from bcd.placer.lifecycle.transitions import (
     next_wake_ms,
 )
 
-EVENTS = frozenset(
-    [
-        "placed",
-        "pending",
-        "queued",
-        "binding",
-        "active",
-        "extended",
-        "released",
-        "cancelled",
-        "failed",
-        "awaiting-confirmation",
-        "expired",
-        "repaired",
-        "preempting",
-        "preempted",
-        "reassigned",
-        "binding-rejected",
-    ]
-)
+EVENTS = {
+    *("placed", "pending", "queued", "binding", "active", "extended", "released", "cancelled"),
+    *("failed", "awaiting-confirmation", "expired", "repaired", "preempting", "preempted"),
+    *("reassigned", "binding-rejected"),
+}
 MINUTE_MS = 60_000
 
 
