@@ -6,6 +6,7 @@ from bcd.gateway.server import Gateway
 from bcd.wire.node.v1 import gateway_pb2 as pb
 from tests.gateway.conftest import Site
 from tests.gateway.node import Ended, TestNode
+from tests.gateway.test_health import status
 from tests.gateway.test_relay import generation_of, save
 from tests.gateway.test_reports import STORED, Holder, allocation_of, sealed
 from tests.gateway.waiting import until
@@ -48,6 +49,23 @@ async def test_an_outage_ends_only_what_needs_the_database_and_nothing_is_lost(
     await until(lambda: asyncio.sleep(0, gateway.connected == 2))
     idle_holder = Holder(idle, await allocation_of(site, idle.node_id))
     assert (await idle_holder.answer(sealed(idle_holder.report(1)))).status == STORED
+
+
+async def test_a_gateway_without_its_database_does_not_call_itself_healthy(
+    site: Site, postgresql: Cluster
+) -> None:
+    gateway = await site.start(tick_ms=300)
+
+    async def says(expected: str) -> bool:
+        return await status(site, gateway) == expected
+
+    await until(lambda: says("SERVING"))
+    postgresql.kill()
+    try:
+        await until(lambda: says("NOT_SERVING"))
+    finally:
+        postgresql.start()
+    await until(lambda: says("SERVING"))
 
 
 async def test_states_saved_while_wake_ups_are_lost_are_sent(
