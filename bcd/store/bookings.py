@@ -1,5 +1,6 @@
 """Bookings: which device is taken when. That no two overlap is a rule of the database."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,29 +36,22 @@ def book(tx: Transaction, booking: NewBooking) -> bool:
 
     Rows go in by ascending atom, so that two bookings never wait for each other crosswise.
     """
-    sql = (
-        "INSERT INTO bookings (allocation_id, reservation_id, node_id, atom_id, gpu_id, mode,"
-        " start_ms, end_ms) VALUES (:allocation_id, :reservation_id, :node_id, :atom_id, :gpu_id,"
-        " :mode, :start_ms, :end_ms) ON CONFLICT DO NOTHING"
-    )
-    rows = [
-        {
-            "allocation_id": booking.allocation_id,
-            "reservation_id": booking.reservation_id,
-            "node_id": booking.node_id,
-            "atom_id": atom.id,
-            "gpu_id": atom.gpu_id,
-            "mode": atom.mode,
-            "start_ms": booking.start_ms,
-            "end_ms": booking.end_ms,
-        }
-        for atom in sorted(booking.atoms, key=lambda atom: atom.id)
-    ]
+    ordered = sorted(booking.atoms, key=lambda atom: atom.id)
+    values: dict[str, object] = {
+        "allocation_id": booking.allocation_id,
+        "reservation_id": booking.reservation_id,
+        "node_id": booking.node_id,
+        "start_ms": booking.start_ms,
+        "end_ms": booking.end_ms,
+    }
+    for place, atom in enumerate(ordered):
+        values |= {f"atom_{place}": atom.id, f"gpu_{place}": atom.gpu_id}
+        values[f"mode_{place}"] = atom.mode
     try:
-        booked = tx.many(sql, rows)
+        booked = tx.run(_insertion(len(ordered)), **values)
     except Overlap:
         booked = 0
-    if booked == len(rows):
+    if booked == len(ordered):
         return True
     tx.run(
         "DELETE FROM bookings WHERE reservation_id = :reservation_id AND allocation_id = :id",
@@ -65,6 +59,19 @@ def book(tx: Transaction, booking: NewBooking) -> bool:
         id=booking.allocation_id,
     )
     return False
+
+
+@functools.cache
+def _insertion(count: int) -> str:
+    rows = ", ".join(
+        "(:allocation_id, :reservation_id, :node_id,"
+        f" :atom_{place}, :gpu_{place}, :mode_{place}, :start_ms, :end_ms)"
+        for place in range(count)
+    )
+    return (
+        "INSERT INTO bookings (allocation_id, reservation_id, node_id, atom_id, gpu_id, mode,"
+        f" start_ms, end_ms) VALUES {rows} ON CONFLICT DO NOTHING"
+    )
 
 
 def live_on(

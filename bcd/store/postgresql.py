@@ -77,8 +77,8 @@ class PostgresqlTransaction:
         return self._execute(sql, values).rowcount
 
     def many(self, sql: str, rows: Sequence[Mapping[str, object]]) -> int:
-        if not rows:
-            return 0
+        if len(rows) <= 1:
+            return self.run(sql, **rows[0]) if rows else 0
         statement, names = numbered_statement(sql)
         try:
             self._cursor.executemany(statement, [[row[name] for name in names] for row in rows])

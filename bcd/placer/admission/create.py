@@ -110,7 +110,13 @@ class Admission:
         return self._policy.decide(caller, Action.CREATE, attributes)
 
     def _settle(
-        self, tx: Transaction, draft: Draft, version: int, decision: Decision
+        self,
+        tx: Transaction,
+        draft: Draft,
+        version: int,
+        decision: Decision,
+        *,
+        rehearse: bool = False,
     ) -> Answered | None:
         """Transaction 2. A refused charge raises, which leaves the draft a draft."""
         hand = Hand(tx, pools.lock(tx, draft.request.pool_id), self._signer)
@@ -123,7 +129,7 @@ class Admission:
         refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request))
         if refused is not None:
             raise _over_quota(refused)
-        outcome = self._placements.place(tx, hand.held, row.id, row.request)
+        outcome = self._placements.place(tx, hand.held, row.id, row.request, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
@@ -144,7 +150,7 @@ class Admission:
         pools.lock(tx, draft.request.pool_id)
         _, row, known = _open_draft(tx, draft)
         if known is None:
-            known = self._settle(tx, draft, row.version, decision)
+            known = self._settle(tx, draft, row.version, decision, rehearse=True)
         assert known is not None
         raise _DryRun(known)
 

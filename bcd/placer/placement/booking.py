@@ -56,9 +56,13 @@ class Placements:
         reservation_id: ReservationId,
         request: Request,
         avoid: frozenset[NodeId] = frozenset(),
+        *,
+        rehearse: bool = False,
     ) -> Placed | Unschedulable:
         """Book the request from now on, on the best node; nodes in ``avoid`` only if none else.
 
+        What is booked is taken into the view at once. Should the transaction be rolled back, the
+        log of changes gives that away, and the view is read anew; ``rehearse`` tells beforehand.
         Raises Unavailable when the database refuses what the view says is free, again and again.
         """
         start_ms = held.now_ms
@@ -74,6 +78,8 @@ class Placements:
             chosen = _chosen(cached.atoms[found.node_id], found)
             allocation = _allocation(tx, reservation_id, found.node_id, window, chosen)
             if self._book(tx, held, allocation, chosen, booked_end_ms):
+                if not rehearse:
+                    _take_in(cached, held, allocation.node_id, chosen, booked_end_ms)
                 return Placed(window, allocation)
             self._pools.pop(held.pool.id, None)
         raise Unavailable(
@@ -117,6 +123,15 @@ class Placements:
         cached.seq, cached.token = held.seq, held.token
         self._pools[pool_id] = cached
         return cached
+
+
+def _take_in(
+    cached: _Cached, held: PoolLock, node_id: NodeId, chosen: Sequence[Atom], end_ms: int
+) -> None:
+    node = cached.view.nodes[node_id]
+    atom_ids = [atom.id for atom in chosen]
+    cached.view.put(node.with_booking(atom_ids, held.now_ms, end_ms))
+    cached.seq, cached.token = held.seq, held.token
 
 
 def _load(tx: Transaction, pool_id: PoolId, now_ms: int) -> _Cached:

@@ -55,6 +55,16 @@ class NodeView:
         for intervals in self._intervals.values():
             intervals.sort()
 
+    def with_booking(self, atom_ids: Iterable[int], start_ms: int, end_ms: int) -> "NodeView":
+        """This node with one more booking of these atoms."""
+        ids = self.facts.atom_ids
+        live = [
+            (ids[position], start, end)
+            for position, intervals in self._intervals.items()
+            for start, end in intervals
+        ]
+        return NodeView(self.facts, (*live, *((one, start_ms, end_ms) for one in atom_ids)))
+
     def free(self, start_ms: int, end_ms: int) -> int:
         """The bookable atoms with no booking in the window, nor a rival mode on their GPU."""
         busy = 0
