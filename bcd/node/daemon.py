@@ -139,7 +139,8 @@ class Daemon:
             code = await self._loop(link)
             notify("STOPPING=1")
             await self._link.close("superseded" if code else "stopped")
-            await asyncio.wait({link}, timeout=_CLOSE_S)
+            if self._session is not None:
+                await asyncio.wait({link}, timeout=_CLOSE_S)
             return code
         finally:
             if link is not None:
@@ -217,10 +218,12 @@ class Daemon:
         frame, self._frame = self._frame, None
         everything, self._everything = self._everything, False
         self.counters["passes"] += 1
+        # Taken before the pass looks: what changes meanwhile, by a person or by the pass itself,
+        # gets a pass of its own with the next look.
+        self._seen = self._fingerprint()
         try:
             result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
         except Exception as error:  # the pass boundary: holds stay, the next tick tries again
-            self._seen = self._fingerprint()
             self.counters["failed passes"] += 1
             self._frame = self._frame or frame
             self._everything = self._everything or everything
@@ -229,7 +232,6 @@ class Daemon:
             log.exception("pass failed; holds stay as they are, the next pass tries again")
             await self.ports.clock.sleep(min(1.0, self.settings.passes.every_seconds))
             return
-        self._seen = self._fingerprint()
         self._take(result)
 
     def _take(self, result: PassResult) -> None:

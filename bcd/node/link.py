@@ -8,6 +8,7 @@ renewed certificate is proven by a second session before the first one is left.
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -35,6 +36,8 @@ _FIRST_BACKOFF_S = 0.5
 _HEALTHY_S = 60.0
 _LOOK_S = 300.0
 _PROOFS = 3
+# Whatever life an authority gives its certificates, renewals never follow one upon the other.
+_RENEWALS_APART_S = 60.0
 _REASONS = {
     value.number: value.name.removeprefix("GOAWAY_REASON_").lower()
     for value in gateway_pb2.GoawayReason.DESCRIPTOR.values
@@ -79,8 +82,8 @@ class Link:
     unknown: Counter[str] = field(default_factory=Counter)
     jitter: Callable[[float, float], float] = random.uniform
     _session: Session | None = None
-    _channel: grpc.aio.Channel | None = None
     _closing: bool = False
+    _renewed_at: float = -math.inf
 
     async def run(self) -> Superseded | None:
         """Stay connected until ``close``, or until another daemon takes over."""
@@ -94,7 +97,7 @@ class Link:
                 continue
             began = self.clock.monotonic()
             stood, end = await self._stay(credentials)
-            if isinstance(end, Closed):
+            if self._closing or isinstance(end, Closed):
                 return None
             if self._taken_over(end):
                 assert isinstance(end, GoneAway)
@@ -152,6 +155,7 @@ class Link:
         except OSError as error:
             self._trouble(f"the renewed certificate cannot be saved: {error.strerror}")
             return False
+        self._renewed_at = self.clock.monotonic()
         log.info("certificate renewed", extra={"until_ms": validity_ms(candidate.leaf)[1]})
         return True
 
@@ -173,19 +177,21 @@ class Link:
                 candidate = self.identity.candidate
                 assert candidate is not None
                 successor = await self._open(candidate)
+                if self._closing:
+                    return True, Closed()
                 if isinstance(successor, Session):
                     await _end(running)
                     running = self._enter(successor, candidate)
-                    failures = 0
+                    failures, pause_s = 0, 0.0
                 else:
-                    failures += 1
-                    self._say(successor, 0)
+                    failures, pause_s = failures + 1, self._backoff(failures)
+                    self._say(successor, pause_s)
                     if failures >= _PROOFS:
                         self.identity.discard()
                         failures = 0
                 if running.done():
                     return True, running.result()
-                renewal = asyncio.ensure_future(self._candidate(self._backoff(failures)))
+                renewal = asyncio.ensure_future(self._candidate(pause_s))
         finally:
             await _end(renewal)
             await _end(running)
@@ -196,7 +202,9 @@ class Link:
         await self.clock.sleep(pause_s)
         attempt = 0
         while self.identity.candidate is None:
-            due_s = (self.identity.renew_at_ms() - self.clock.wall_ms()) / 1000
+            half_life_s = (self.identity.renew_at_ms() - self.clock.wall_ms()) / 1000
+            apart_s = self._renewed_at + _RENEWALS_APART_S - self.clock.monotonic()
+            due_s = max(half_life_s, apart_s)
             if due_s > 0:
                 # Never asleep for long: a suspended host's steady clock stands still.
                 await self.clock.sleep(min(due_s, _LOOK_S))
@@ -224,10 +232,10 @@ class Link:
             unknown=self.unknown,
         )
         end = await session.open(self.owner.hello(), self.settings.welcome_seconds)
-        if end is not None:
-            await channel.close()
-            return end
-        return session
+        if end is None and not self._closing:
+            return session
+        await channel.close()
+        return end or Closed()
 
     def _enter(self, session: Session, credentials: Credentials) -> "asyncio.Task[SessionEnd]":
         if credentials is self.identity.candidate:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from cryptography import x509
 
 from bcd.model.assignment import Assignment, DesiredState, HostReserve
 from bcd.model.ids import NodeId
@@ -39,8 +40,9 @@ from bcd.wire.report import decode_report
 from tests.authority import Authority, now_ms
 
 WAIT_S = 20.0
-# TLS runs on real time while tests move the clocks by days: certificates begin long before.
-BACKDATE_MS = 60 * HOUR_MS
+# TLS runs on real time while tests move the clocks by days: for those, certificates begin long
+# before they are issued.
+LONG_BEFORE_MS = 60 * HOUR_MS
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -86,6 +88,7 @@ class FakeGateway:
     clock_ms: Callable[[], int] = now_ms
     heartbeat_interval_ms: int = 10_000
     node_life_ms: int = DAY_MS
+    backdate_ms: int = HOUR_MS
     acknowledge: bool = True
     report_status: gateway_pb2.ReportAckStatus.ValueType = gateway_pb2.REPORT_ACK_STATUS_STORED
     refuse_renewals: bool = False
@@ -102,7 +105,7 @@ class FakeGateway:
     renewals: int = 0
     streams: dict[str, Stream] = field(default_factory=dict)
     desired: dict[str, desired_pb2.SignedDesiredState] = field(default_factory=dict)
-    issued: dict[str, str] = field(default_factory=dict)
+    leaves: dict[str, x509.Certificate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._command = self.command_credentials()
@@ -110,7 +113,7 @@ class FakeGateway:
             Role.GATEWAY,
             "gw1",
             names=("localhost", "127.0.0.1"),
-            not_before_ms=now_ms() - BACKDATE_MS,
+            not_before_ms=now_ms() - LONG_BEFORE_MS,
             not_after_ms=now_ms() + 30 * DAY_MS,
         )
         self._tokens: dict[str, tuple[bytes, str]] = {}
@@ -181,16 +184,16 @@ class FakeGateway:
         credentials = self.authority.issue(
             Role.NODE,
             node_id,
-            not_before_ms=self.clock_ms() - min(BACKDATE_MS, self.node_life_ms),
+            not_before_ms=self.clock_ms() - self.backdate_ms,
             not_after_ms=self.clock_ms() + self.node_life_ms,
         )
-        self._know(credentials.leaf, node_id)
+        self._know(credentials.leaf)
         return credentials
 
     def command_credentials(self, **changes: Any) -> Credentials:
         """A command key with its certificate."""
         fields = {
-            "not_before_ms": self.clock_ms() - BACKDATE_MS,
+            "not_before_ms": self.clock_ms() - LONG_BEFORE_MS,
             "not_after_ms": self.clock_ms() + 10 * DAY_MS,
         }
         return self.authority.issue(Role.COMMAND, "command1", **(fields | changes))
@@ -233,10 +236,8 @@ class FakeGateway:
         """Reports with outcomes of one kind, in the order of arrival."""
         return [r.report for r in self.reports if isinstance(r.report.outcome, kind)]
 
-    def _know(self, leaf: Any, node_id: str) -> None:
-        self.issued[key_id(certificates.public_key(leaf))] = node_id
-        self._leaves = getattr(self, "_leaves", {})
-        self._leaves[key_id(certificates.public_key(leaf))] = leaf
+    def _know(self, leaf: x509.Certificate) -> None:
+        self.leaves[key_id(certificates.public_key(leaf))] = leaf
 
     def issue(self, csr: bytes, node_id: str) -> enrollment_pb2.Credentials:
         key = key_of_csr(csr)
@@ -244,16 +245,16 @@ class FakeGateway:
             key,
             Role.NODE,
             node_id,
-            not_before_ms=self.clock_ms() - min(BACKDATE_MS, self.node_life_ms),
+            not_before_ms=self.clock_ms() - self.backdate_ms,
             not_after_ms=self.clock_ms() + self.node_life_ms,
         )
-        self._know(leaf, node_id)
+        self._know(leaf)
         return enrollment_pb2.Credentials(
             id=node_id, chain=[to_der(leaf)], bundle=[self.authority.der]
         )
 
     def take_report(self, stream: Stream, envelope: envelope_pb2.Envelope) -> None:
-        leaf = self._leaves.get(envelope.key_id)
+        leaf = self.leaves.get(envelope.key_id)
         if leaf is None or not opens(
             envelope, PayloadType.ATTESTED_REPORT, certificates.public_key(leaf)
         ):
@@ -369,7 +370,7 @@ class _Enrolments(enrollment_pb2_grpc.EnrollmentServiceServicer):
         self, request: enrollment_pb2.RenewRequest, context: _Context
     ) -> enrollment_pb2.RenewResponse:
         gateway, envelope = self._gateway, request.envelope
-        leaf = gateway._leaves.get(envelope.key_id)
+        leaf = gateway.leaves.get(envelope.key_id)
         known = leaf is not None and opens(
             envelope, PayloadType.RENEWAL, certificates.public_key(leaf)
         )
@@ -378,5 +379,8 @@ class _Enrolments(enrollment_pb2_grpc.EnrollmentServiceServicer):
         renewal = enrollment_pb2.Renewal.FromString(envelope.payload)
         gateway.renewals += 1
         gateway.touch()
-        issued = gateway.issue(renewal.csr, gateway.issued[envelope.key_id])
+        assert leaf is not None
+        subject = certificates.spiffe_id(leaf)
+        assert subject is not None
+        issued = gateway.issue(renewal.csr, subject.id)
         return enrollment_pb2.RenewResponse(credentials=issued)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from bcd.model.assignment import AssignedDevice, Assignment, Binding, Limits
 from bcd.model.device import Device, DeviceClass
 from bcd.model.ids import AllocationId, NodeId, type_id
@@ -16,6 +18,7 @@ from bcd.node.identity import save_identity
 from bcd.node.ports import Clock
 from bcd.node.settings import GatewaySettings, PassSettings, PathSettings, Settings
 from bcd.sim.ports import simulated_ports
+from tests.node.clock import HandClock
 from tests.node.fake_gateway import FakeGateway
 
 
@@ -102,9 +105,13 @@ class Site:
         return self.root / "run/bcd/allocations"
 
     def open(self, after_step: AfterStep = no_observer) -> Daemon:
-        """Make the daemon; nothing runs yet."""
+        """Make the daemon; nothing runs yet. On a hand-moved clock it looks at files rarely."""
+        settings = self.settings
+        if isinstance(self.clock, HandClock):
+            passes = PassSettings(every_seconds=600, watch_seconds=300)
+            settings = msgspec.structs.replace(settings, passes=passes)
         return open_daemon(
-            self.settings,
+            settings,
             simulated_ports(self.profile, clock=self.clock),
             after_step=after_step,
             serve_status=False,

@@ -39,11 +39,11 @@ def _entries(folder: Path) -> Iterator[tuple[str, int, int, int]]:
             for entry in entries:
                 try:
                     found = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
+                except OSError:
                     continue
                 yield entry.name, found.st_ino, found.st_size, found.st_mtime_ns
-    except FileNotFoundError:
-        return
+    except OSError:
+        return  # the pass that follows says what is wrong with the folder
 
 
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}\.tmp\Z")
