@@ -5,15 +5,13 @@ production. While it runs, its client configuration lies, locked, where other te
 """
 
 import asyncio
-import fcntl
-import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcd.cli.better_compute.connection import running_folder
 from bcd.cli.embedded import EmbeddedSettings, start_gateway
+from bcd.cli.running import Registration
 from bcd.durable import replace_file
 from bcd.gateway.server import Gateway
 from bcd.model.errors import BadConfiguration
@@ -55,7 +53,7 @@ class DevSystem:
         self._hosts = hosts
         self._profile = profile
         self._stops: list[Callable[[], Awaitable[None]]] = []
-        self._registered: tuple[Path, int] | None = None
+        self._registered: Registration | None = None
 
     async def start(self) -> Ready:
         """Start everything and wait until every host takes bookings; raises BcdError."""
@@ -128,20 +126,13 @@ class DevSystem:
             f'token_file = "{token}"\ntenant = "{TENANT}"\npool = "{pool_id}"\n'
         )
         replace_file(self._state / "client.toml", content.encode())
-        folder = running_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / f"{os.getpid()}.toml"
-        replace_file(path, content.encode())
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._registered = (path, descriptor)
-        return path
+        self._registered = Registration(content.encode())
+        return self._registered.path
 
     async def stop(self) -> None:
         """Stop everything, hosts first; the state stays as it is."""
         if self._registered is not None:
-            self._registered[0].unlink(missing_ok=True)
-            os.close(self._registered[1])
+            self._registered.end()
         for stop in reversed(self._stops):
             await stop()
 

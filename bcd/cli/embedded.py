@@ -9,7 +9,7 @@ from bcd.gateway.identity import Identity
 from bcd.gateway.server import Gateway
 from bcd.gateway.settings import Settings
 from bcd.placer.pki.authority import Authority
-from bcd.placer.pki.upkeep import OwnCredentials
+from bcd.placer.pki.own import OwnCredentials
 from bcd.signing.certificates import Role
 from bcd.store.database import Database
 

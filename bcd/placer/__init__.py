@@ -9,5 +9,6 @@ One moment of a reservation: ``lifecycle.worker`` claims it from the work queue 
 ``lifecycle.assign`` signs the nodes' new desired states, all in one transaction.
 One report: ``lifecycle.judge`` verifies stored bytes (``attestation``) and wakes its reservation.
 ``capacity`` turns inventories into atoms and sessions into reachability; ``pki`` holds the CA, the
-command key and the bearer tokens' issuer. Never imports ``gateway`` or ``node``.
+command key and the bearer tokens' issuer; ``upkeep`` renews, signs again and throws away. Never
+imports ``gateway`` or ``node``.
 """

@@ -22,17 +22,12 @@ from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.worker import Worker
 from bcd.placer.loops import Loop
 from bcd.placer.pki.command import CommandSigner
-from bcd.placer.pki.enrolment import Enroller
+from bcd.placer.pki.enrolment import Enroller, EnrolmentKeeper
+from bcd.placer.pki.own import OwnCredentials, tls_configuration
 from bcd.placer.pki.state import Secrets
-from bcd.placer.pki.upkeep import (
-    EnrolmentKeeper,
-    OwnCredentials,
-    Upkeep,
-    tls_configuration,
-    trust_authority,
-)
 from bcd.placer.placement.booking import Placements
 from bcd.placer.settings import PlacerSettings
+from bcd.placer.upkeep import Upkeep, trust_authority
 from bcd.signing.certificates import Role
 from bcd.signing.keyfile import Credentials
 from bcd.store.database import Database

@@ -4,7 +4,6 @@ The configuration is, in this order: ``--config``, ``BETTER_COMPUTE_CONFIG``, th
 the one running ``better-compute dev``.
 """
 
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from bcd.cli.program import load_settings
+from bcd.cli.running import running_systems
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
 from bcd.wire.bounds import NODE_CHANNEL_OPTIONS
 from bcd.wire.status import decode_error
@@ -46,28 +46,6 @@ def user_file() -> Path:
     """The user's own configuration."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "better-compute" / "config.toml"
-
-
-def running_folder() -> Path:
-    """Where each running ``dev`` puts its configuration, locked for as long as it lives."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache"
-    return Path(base) / "better-compute" / "dev"
-
-
-def running_systems() -> list[Path]:
-    """The configurations of ``dev`` systems that are running now."""
-    return [path for path in sorted(running_folder().glob("*.toml")) if _is_held(path)]
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def find_configuration(given: Path | None) -> Path:

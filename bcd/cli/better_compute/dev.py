@@ -17,9 +17,9 @@ import click
 from bcd.cli.better_compute.connection import (
     ENVIRONMENT,
     errors_shown,
-    running_systems,
     user_file,
 )
+from bcd.cli.running import running_systems
 
 
 @click.command()

@@ -34,13 +34,13 @@ class Evidence:
 
 
 def parse_envelope(frame: bytes) -> envelope_pb2.Envelope | None:
-    """The envelope of a stored frame, None when it is not one."""
+    """The envelope of a stored frame, None when it is not one or carries no signature."""
     envelope = envelope_pb2.Envelope()
     try:
         envelope.ParseFromString(frame)
     except DecodeError:
         return None
-    return envelope
+    return envelope if envelope.key_id and envelope.signature else None
 
 
 def verdict(evidence: Evidence, now_ms: int) -> Report | Rejection:
@@ -63,8 +63,6 @@ def verdict(evidence: Evidence, now_ms: int) -> Report | Rejection:
 
 def _signer_problem(evidence: Evidence, now_ms: int) -> Rejection | None:
     envelope = evidence.envelope
-    if not envelope.signature or not envelope.key_id:
-        return Rejection.UNSIGNED
     if not evidence.signers:
         return Rejection.UNKNOWN_KEY
     signer = evidence.signers[0]

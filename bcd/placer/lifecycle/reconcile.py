@@ -1,10 +1,11 @@
 """Drives one reservation from its facts, in one transaction under its pool's lock."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bcd.model.ids import NodeId, ReservationId
-from bcd.model.report import Bound, Failed, Released
+from bcd.model.report import Bound, Failed, Report
 from bcd.model.reservation import TERMINAL, HoldBinding, State
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
@@ -124,13 +125,13 @@ def _take_in_reports(hand: Hand, row: StoredReservation) -> _Taken:
     mine = {a.id: a for a in allocations.live(hand.tx, row.id)}
     found = reports.unapplied(hand.tx, tuple(mine))
     bound_before = _bound(mine.values())
-    for stored in found:
+    for stored, report in _as_signed(found):
         allocation = mine[stored.allocation_id]
-        after, failure = _outcome(hand.tx, allocation, stored)
+        after, failure = _outcome(hand.tx, allocation, stored, report)
         mine[allocation.id] = after
-        if failure:
+        if failure and row.state is State.BINDING:
             failures[allocation.id] = failure
-        else:
+        elif after.state is AllocationState.BOUND:
             failures.pop(allocation.id, None)
     reports.applied(hand.tx, [stored.id for stored in found], hand.held.now_ms)
     if found and row.state is State.ACTIVE and _bound(mine.values()) != bound_before:
@@ -138,19 +139,42 @@ def _take_in_reports(hand: Hand, row: StoredReservation) -> _Taken:
     return _Taken(row, tuple(mine.values()), failures)
 
 
+def _as_signed(found: Sequence[StoredReport]) -> Sequence[tuple[StoredReport, Report | None]]:
+    """Reports with their signed bodies, None for rejected ones; a key's own in its own order.
+
+    A gateway chooses the order and the numbers of its rows, but not the numbers that were signed.
+    """
+    opened = [(stored, _body(stored)) for stored in found]
+    of_key: defaultdict[str, list[tuple[StoredReport, Report]]] = defaultdict(list)
+    for stored, report in opened:
+        if report is not None:
+            of_key[stored.key_id].append((stored, report))
+    in_order = {
+        key: iter(sorted(mine, key=lambda entry: entry[1].number)) for key, mine in of_key.items()
+    }
+    return [
+        (stored, None) if report is None else next(in_order[stored.key_id])
+        for stored, report in opened
+    ]
+
+
+def _body(stored: StoredReport) -> Report | None:
+    if stored.verdict != COUNTED:
+        return None
+    envelope = parse_envelope(stored.envelope)
+    assert envelope is not None
+    return decode_report(envelope.payload)
+
+
 def _bound(mine: Iterable[Allocation]) -> frozenset[str]:
     return frozenset(a.id for a in mine if a.state is AllocationState.BOUND)
 
 
 def _outcome(
-    tx: Transaction, allocation: Allocation, stored: StoredReport
+    tx: Transaction, allocation: Allocation, stored: StoredReport, report: Report | None
 ) -> tuple[Allocation, str]:
     """The allocation after one report, and why its bind failed, if it did."""
-    if stored.verdict != COUNTED:
-        return _lose(tx, allocation), ""
-    envelope = parse_envelope(stored.envelope)
-    assert envelope is not None
-    match decode_report(envelope.payload).outcome:
+    match report.outcome if report else None:
         case Bound(cdi_devices, env_file, cgroup_parent):
             binding = HoldBinding(
                 allocation_id=allocation.id,
@@ -159,15 +183,18 @@ def _outcome(
                 env_file=env_file,
                 cgroup_parent=cgroup_parent,
             )
-            evidence = Evidence(stored.envelope, envelope.key_id, envelope.signature)
-            allocations.bind(tx, allocation.id, binding, evidence)
+            allocations.bind(tx, allocation.id, binding, _evidence(stored))
             return replace(allocation, state=AllocationState.BOUND), ""
         case Failed(reason, message):
-            if allocation.state is AllocationState.ASSIGNED:
-                return allocation, f"{reason}: {message}" if message else reason
+            return _lose(tx, allocation), f"{reason}: {message}" if message else reason
+        case _:
             return _lose(tx, allocation), ""
-        case Released():
-            return _lose(tx, allocation), ""
+
+
+def _evidence(stored: StoredReport) -> Evidence:
+    envelope = parse_envelope(stored.envelope)
+    assert envelope is not None
+    return Evidence(stored.envelope, envelope.key_id, envelope.signature)
 
 
 def _lose(tx: Transaction, allocation: Allocation) -> Allocation:

@@ -2,5 +2,5 @@
 
 ``state`` keeps them in files only the placer reads; ``authority`` issues certificates, ``command``
 signs desired states, ``issuer`` makes and checks bearer tokens, ``join`` mints join tokens,
-``enrolment`` answers what gateways relay, ``upkeep`` renews what runs out.
+``enrolment`` answers what gateways relay, ``own`` keeps the placer's own certificates.
 """

@@ -14,7 +14,7 @@ from bcd.signing.envelope import PayloadType, opens
 from bcd.signing.keys import key_id
 from bcd.store import certificates, enrolments, events, nodes
 from bcd.store.certificates import IssuedCertificate
-from bcd.store.database import Transaction
+from bcd.store.database import Database, Transaction
 from bcd.store.enrolments import Answer, Enrolment
 from bcd.wire.node.v1 import enrollment_pb2 as pb
 from bcd.wire.node.v1 import envelope_pb2
@@ -133,3 +133,23 @@ def _parsed(message: M, body: bytes) -> M:
     except DecodeError as error:
         raise Refused("the request does not parse") from error
     return message
+
+
+class EnrolmentKeeper:
+    """Answers what gateways relay."""
+
+    def __init__(self, database: Database, enroller: Enroller) -> None:
+        self._database = database
+        self._enroller = enroller
+
+    async def answer_pass(self) -> float | None:
+        """Answer every request that waits, each in a transaction of its own."""
+        while await self._database.write(self._answer_one):
+            pass
+        return None
+
+    def _answer_one(self, tx: Transaction) -> bool:
+        waiting = enrolments.claim(tx, 1)
+        for request in waiting:
+            self._enroller.answer(tx, request)
+        return bool(waiting)

@@ -1,0 +1,50 @@
+"""Where each running ``better-compute dev`` puts its configuration, for other terminals to find.
+
+A file there counts for as long as its process holds the lock on it; what a crash left behind
+does not.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from bcd.durable import replace_file
+
+
+def running_folder() -> Path:
+    """Where each running ``dev`` puts its configuration, locked for as long as it lives."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache"
+    return Path(base) / "better-compute" / "dev"
+
+
+def running_systems() -> list[Path]:
+    """The configurations of ``dev`` systems that are running now."""
+    return [path for path in sorted(running_folder().glob("*.toml")) if _is_held(path)]
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class Registration:
+    """This process's entry among the running systems."""
+
+    def __init__(self, content: bytes) -> None:
+        folder = running_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = folder / f"{os.getpid()}.toml"
+        replace_file(self.path, content)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def end(self) -> None:
+        """Take the entry away."""
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
