@@ -1,0 +1,146 @@
+"""Desired state written -> verified binding, through gateway and daemon, beside its floor.
+
+From the commit that stores a signed desired state to the commit that makes the reservation
+active: relay, verification, CDI spec and env file, signed report, its storage and judgement. The
+floor is a bare mTLS round trip and the same durable writes: four files replaced on the host, three
+small transactions, one after the other.
+"""
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from bcd.durable import replace_file
+from bcd.signing.certificates import Role
+from bcd.store import work
+from bcd.store.database import Database
+from bcd.wire.compute.v1 import reservations_pb2 as pb
+from tests.bench.control import Control, control
+from tests.bench.echo import METHOD
+from tests.bench.measure import cpu_ns, percentile, table
+from tests.conftest import Rounds
+from tests.journeys.system import TENANT
+
+Stream = grpc.aio.StreamStreamCall[bytes, bytes]
+
+_FILES = 4
+_COMMITS = 3
+_FRAME = bytes(2048)
+_SPEC = bytes(4096)
+
+
+class Binder:
+    """Makes one reservation active at a time and notes when which commit was told."""
+
+    def __init__(self, bench: Control, daemon_pid: int) -> None:
+        self._bench = bench
+        self._pid = daemon_pid
+        self._told: asyncio.Queue[tuple[str, float, int]] = asyncio.Queue()
+        bench.database.wakes.listen("reservation", self._hear)
+
+    def _hear(self, key: str) -> None:
+        used = time.process_time_ns() + cpu_ns(self._pid)
+        self._told.put_nowait((key, time.perf_counter(), used))
+
+    async def bind(self, number: int) -> tuple[float, float]:
+        """(seconds, CPU seconds of all processes) from desired state to active."""
+        channel, stub, metadata = self._bench.stub()
+        async with channel:
+            request = pb.CreateReservationRequest(
+                tenant_id=TENANT,
+                pool_id=self._bench.pool_id,
+                duration="1h",
+                idempotency_key=f"bind-{number}",
+            )
+            request.devices.add(**{"class": "gpu"}, count=4)
+            made = (await stub.CreateReservation(request, metadata=metadata)).reservation
+            marks = [await self._told.get() for _ in ("placed", "binding", "active")]
+            assert {key for key, _, _ in marks} == {made.id}
+            release = pb.ReleaseReservationRequest(tenant_id=TENANT, reservation_id=made.id)
+            await stub.ReleaseReservation(release, metadata=metadata)
+            await self._told.get()
+        await asyncio.sleep(0.05)  # the host takes the hold away before the next one
+        (_, began, used_before), (_, ended, used_after) = marks[1:]
+        return ended - began, (used_after - used_before) / 1e9
+
+
+@asynccontextmanager
+async def echo_stream(bench: Control) -> AsyncIterator[Stream]:
+    """A bare mTLS stream to a process that echoes."""
+    now_ms = time.time_ns() // 1_000_000
+    credentials, _ = bench.secrets.authority.credentials_for(
+        (Role.GATEWAY, "echo"), now_ms, ("localhost",)
+    )
+    files = []
+    for name, content in (
+        ("key", credentials.key_pem),
+        ("chain", credentials.chain_pem),
+        ("roots", credentials.bundle_pem),
+    ):
+        files.append(bench.folder / f"echo-{name}.pem")
+        files[-1].write_bytes(content)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.bench.echo", *map(str, files), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    tls = grpc.ssl_channel_credentials(
+        credentials.bundle_pem, credentials.key_pem, credentials.chain_pem
+    )
+    async with grpc.aio.secure_channel(f"localhost:{port}", tls) as channel:
+        yield channel.stream_stream(METHOD)()
+    process.kill()
+    await process.wait()
+
+
+async def floor(stream: Stream, database: Database, folder: Path, number: int) -> float:
+    """One bare round trip and the same durable writes, in seconds."""
+    began = time.perf_counter()
+    await stream.write(_FRAME)
+    assert await stream.read() == _FRAME
+    for file in range(_FILES):
+        replace_file(folder / f"floor-{file}", _SPEC)
+    for _ in range(_COMMITS):
+        await database.write(work.schedule, f"floor_{number}", 1 << 60, soon=False)
+    return time.perf_counter() - began
+
+
+@pytest.mark.timeout(900)
+async def test_desired_state_to_verified_binding(tmp_path: Path, rounds: Rounds) -> None:
+    count = rounds(60, 300)
+    async with control(tmp_path, f"sqlite:///{tmp_path}/bcd.db") as bench:
+        daemon = await bench.start_daemon("host1")
+        try:
+            binder = Binder(bench, daemon.pid)
+            seconds, cpu, floors = [], [], []
+            async with echo_stream(bench) as stream:
+                await floor(stream, bench.database, tmp_path, 0)
+                for number in itertools.count():
+                    took, used = await binder.bind(number)
+                    if number >= 5:  # the first ones load code
+                        seconds.append(took)
+                        cpu.append(used)
+                        floors.append(await floor(stream, bench.database, tmp_path, number))
+                    if len(seconds) == count:
+                        break
+        finally:
+            daemon.terminate()
+            daemon.wait()
+    p50, floor50 = percentile(seconds, 50) * 1e3, percentile(floors, 50) * 1e3
+    p99, floor99 = percentile(seconds, 99) * 1e3, percentile(floors, 99) * 1e3
+    table(
+        f"desired state written -> verified binding, {count} times",
+        [
+            ("p50 / p99", f"{p50:.2f} / {p99:.2f} ms"),
+            ("floor p50 / p99", f"{floor50:.2f} / {floor99:.2f} ms"),
+            ("p50 over the floor", f"{p50 / floor50:.2f} x"),
+            ("CPU of all our processes each", f"{sum(cpu) / len(cpu) * 1e3:.2f} ms"),
+        ],
+    )
