@@ -1,12 +1,24 @@
-"""A loop that runs a pass when it is woken and at every tick, and survives a failing pass."""
+"""A loop that runs a pass when it is woken and at every tick; no failing pass or item stops it."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from bcd.store.database import Database
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def each(what: str, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Do the work of a pass item by item; one that fails is logged and stops no other."""
+    for item in items:
+        try:
+            await work(item)
+        except Exception:
+            logger.exception("%s failed; the next pass tries again", what, extra={"item": item})
 
 
 class Loop:

@@ -5,9 +5,11 @@ import logging
 from collections.abc import Sequence
 
 from bcd.model.errors import BcdError
+from bcd.model.ids import NodeId
 from bcd.placer.lifecycle.judge import JUDGED_AT_ONCE, judge_node
 from bcd.placer.lifecycle.pending import Rest, retry_pending
 from bcd.placer.lifecycle.reconcile import Reconciler
+from bcd.placer.loops import each
 from bcd.store import reports, work
 from bcd.store.database import Database, Transaction
 from bcd.store.work import TICK_MS, Claim
@@ -64,10 +66,13 @@ class Worker:
 
     async def judge_pass(self) -> float | None:
         """Judge every stored report that nobody judged yet."""
-        for node_id in await self._database.read(reports.nodes_with_unjudged):
-            while await self._database.write(judge_node, node_id) == JUDGED_AT_ONCE:
-                pass
+        waiting = await self._database.read(reports.nodes_with_unjudged)
+        await each("judging a node's reports", waiting, self._judge)
         return None
+
+    async def _judge(self, node_id: NodeId) -> None:
+        while await self._database.write(judge_node, node_id) == JUDGED_AT_ONCE:
+            pass
 
 
 def _claim(tx: Transaction) -> tuple[Sequence[Claim], float]:
