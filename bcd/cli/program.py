@@ -37,7 +37,7 @@ def load_settings(path: Path, kind: type[T]) -> T:
         raise BadConfiguration(f"{path}: is larger than {_MAX_SETTINGS_BYTES} bytes")
     try:
         return msgspec.convert(tomllib.loads(content.decode()), kind, dec_hook=_from_toml)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfiguration(f"{path}: is not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise BadConfiguration(f"{path}: {error}") from error
