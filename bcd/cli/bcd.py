@@ -72,3 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         show = verbs.add_parser(verb, parents=[settings], help=text)
         show.add_argument("-o", dest="output", choices=["text", "json"], default="text")
     return parser
+
+
+if __name__ == "__main__":
+    main()
