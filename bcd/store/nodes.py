@@ -103,6 +103,7 @@ class AppliedInventory:
     """What a node's row takes from the inventory that was applied."""
 
     inventory_hash: str
+    ready: bool = True
     hostname: str
     driver_version: str
     conditions: tuple[Condition, ...]
@@ -111,9 +112,10 @@ class AppliedInventory:
 def apply_inventory(tx: Transaction, node_id: NodeId, applied: AppliedInventory) -> None:
     """The node is ready from its first applied inventory on."""
     tx.run(
-        "UPDATE nodes SET ready = 1, inventory_hash = :hash, hostname = :hostname,"
+        "UPDATE nodes SET ready = :ready, inventory_hash = :hash, hostname = :hostname,"
         " driver_version = :driver_version, conditions = :conditions WHERE id = :id",
         id=node_id,
+        ready=int(applied.ready),
         hash=applied.inventory_hash,
         hostname=applied.hostname,
         driver_version=applied.driver_version,

@@ -6,6 +6,7 @@ condition. After a gateway's start everyone gets time to come back.
 
 from bcd.model.ids import NodeId
 from bcd.model.units import SECOND_MS
+from bcd.placer.loops import each
 from bcd.store import nodes, pools, reservations, sessions, work
 from bcd.store.database import Database, Transaction
 from bcd.store.sessions import Session
@@ -15,12 +16,16 @@ RESTART_GRACE_MS = 300 * SECOND_MS
 
 
 def is_reachable(session: Session | None, last_gateway_start_ms: int, now_ms: int) -> bool:
-    """Whether the node's last sign of life is within its TTL and the grace."""
+    """Whether the node's last sign of life is within its TTL and the grace.
+
+    A gateway's start gives more time to the nodes that were there until then, and to no others.
+    """
     if session is None:
         return False
+    silent_from_ms = session.last_seen_ms + session.ttl_ms
     restarted = now_ms - last_gateway_start_ms < RESTART_GRACE_MS
-    grace_ms = RESTART_GRACE_MS if restarted else GRACE_MS
-    return now_ms < session.last_seen_ms + session.ttl_ms + grace_ms
+    was_there = silent_from_ms + GRACE_MS > last_gateway_start_ms
+    return now_ms < silent_from_ms + (RESTART_GRACE_MS if restarted and was_there else GRACE_MS)
 
 
 class ReachabilityKeeper:
@@ -31,8 +36,8 @@ class ReachabilityKeeper:
 
     async def judge_pass(self) -> float | None:
         """One pass over all nodes."""
-        for node_id in await self._database.read(_changed):
-            await self._database.write(judge, node_id)
+        changed = await self._database.read(_changed)
+        await each("judging a node", changed, lambda node: self._database.write(judge, node))
         return None
 
 
