@@ -1,6 +1,7 @@
 """``bcd enroll``: turns a one-time join token into this host's identity."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -21,16 +22,19 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
     """Enrol; raises BcdError naming what to do when that fails."""
     settings = load_settings(config, Settings)
     state = paths_of(settings.paths).state
-    claim(state)  # a running daemon must not find its identity changed
-    if (state / CREDENTIALS).exists():
-        raise BadConfiguration(
-            f"{state / CREDENTIALS}: this host is enrolled already; to give it another identity,"
-            " move that file away first"
-        )
-    token = _read_token(token_file)
-    address = gateway or settings.gateway.enroll_address
-    credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms()))
-    save_identity(state, credentials)
+    claimed = claim(state)  # a running daemon must not find its identity changed
+    try:
+        if (state / CREDENTIALS).exists():
+            raise BadConfiguration(
+                f"{state / CREDENTIALS}: this host is enrolled already; to give it another"
+                " identity, move that file away first"
+            )
+        token = _read_token(token_file)
+        address = gateway or settings.gateway.enroll_address
+        credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms()))
+        save_identity(state, credentials)
+    finally:
+        os.close(claimed)
     print(f"enrolled as {spiffe_id(credentials.leaf)}; now run: systemctl start bcd")
     return 0
 

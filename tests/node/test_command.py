@@ -1,0 +1,288 @@
+"""The command ``bcd`` as people and systemd run it: what it prints, and how it ends.
+
+Bad input of any kind ends in one sentence that names the file and the remedy, never in a
+traceback, and never costs a hold.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bcd.cli import bcd_enroll, bcd_status
+from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.model.report import Bound
+from bcd.node.identity import load_identity
+from tests.node.fake_gateway import FakeGateway
+from tests.node.process import start_bcd, write_config
+from tests.node.world import Site, alloc_id, assignment, eventually, limits, node_id
+
+HOME = Path(__file__).parents[2]
+
+
+def bcd(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "bcd.cli.bcd", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(HOME)},
+    )
+
+
+def sentence(done: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence that a refused command ends with, beside its log lines."""
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert line.startswith("bcd: ")
+    return line
+
+
+@pytest.fixture
+def config(site: Site) -> Path:
+    return write_config(site)
+
+
+async def held(site: Site, gateway: FakeGateway) -> None:
+    """A hold stands on the host, and its daemon has ended."""
+    gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: bool(gateway.said(Bound)))
+    assert await daemon.end() == 0, daemon.log()
+
+
+def test_usage_is_shown_with_its_own_exit_code() -> None:
+    done = bcd("dance")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: bcd" in done.stderr
+    assert "status" in bcd("--help").stdout
+
+
+def test_without_simulated_hardware_it_says_what_is_missing(config: Path) -> None:
+    assert "--sim PROFILE" in sentence(bcd("run", "--config", str(config)))
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones(config: Path) -> None:
+    line = sentence(bcd("--sim", "dgx-9000", "--config", str(config)))
+    assert "dgx-h100, hgx-a100-mig, l40s-pcie" in line
+
+
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
+    line = sentence(bcd("run", "--config", str(tmp_path / "none.toml")))
+    assert f"{tmp_path}/none.toml" in line
+    assert "--config" in line
+
+
+def test_a_host_that_is_not_enrolled_is_told_how(gateway: FakeGateway, tmp_path: Path) -> None:
+    config = write_config(Site(tmp_path / "host", gateway, enrolled=False))
+    line = sentence(bcd("--sim", "dgx-h100", "--config", str(config)))
+    assert "run bcd enroll" in line
+
+
+Damage = Callable[[Site], None]
+
+
+def overwrite(name: str, content: bytes) -> Damage:
+    def damage(site: Site) -> None:
+        path = site.state / name
+        path.write_bytes(content)
+        os.chmod(path, 0o600)
+
+    return damage
+
+
+def open_to_all(site: Site) -> None:
+    os.chmod(site.state / "credentials.pem", 0o644)
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no key": (overwrite("credentials.pem", b""), "credentials.pem"),
+    "no certificate": (overwrite("credentials.pem", b"garbage\n" * 99), "credentials.pem"),
+    "readable key": (open_to_all, "chmod 600"),
+    "no state": (overwrite("desired.bin", b""), "desired.bin"),
+    "another state": (overwrite("desired.bin", b"\x0a\x02hi"), "desired.bin"),
+    "garbage state": (overwrite("desired.bin", os.urandom(4096)), "desired.bin"),
+    "no outbox": (overwrite("outbox.bin", b""), "outbox.bin"),
+    "later outbox": (overwrite("outbox.bin", b"bcd-outbox 2\n" + bytes(99)), "outbox.bin"),
+    "huge outbox": (overwrite("outbox.bin", bytes(65 << 20)), "outbox.bin"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_broken_file_of_its_own_stops_the_daemon_and_costs_no_hold(
+    site: Site, gateway: FakeGateway, config: Path, damage: str
+) -> None:
+    await held(site, gateway)
+    spec = site.cdi / f"bcd-{alloc_id(1)}.json"
+    before = (spec.read_bytes(), spec.stat().st_mtime_ns, site.envs())
+    ruin, named = DAMAGES[damage]
+    ruin(site)
+    line = sentence(await asyncio.to_thread(bcd, "--sim", "dgx-h100", "--config", str(config)))
+    assert named in line
+    assert str(site.state) in line
+    assert (spec.read_bytes(), spec.stat().st_mtime_ns, site.envs()) == before
+
+
+async def test_after_the_remedy_the_hold_is_known_again(site: Site, gateway: FakeGateway) -> None:
+    await held(site, gateway)
+    for name in ("desired.bin", "outbox.bin"):
+        (site.state / name).rename(site.state / f"{name}.broken")
+    gateway.reports.clear()
+    gateway.desired.clear()
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: bool(gateway.said(Bound)))
+    assert await daemon.end() == 0
+    assert site.specs() == [f"bcd-{alloc_id(1)}.json"]
+
+
+async def test_a_second_daemon_on_one_folder_is_refused(
+    site: Site, gateway: FakeGateway, config: Path
+) -> None:
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: bool(gateway.streams))
+    done = await asyncio.to_thread(bcd, "--sim", "dgx-h100", "--config", str(config))
+    assert "another bcd runs" in sentence(done)
+    assert await daemon.end() == 0
+
+
+# Enrolment.
+
+
+@pytest.fixture
+def fresh(gateway: FakeGateway, tmp_path: Path) -> Site:
+    return Site(tmp_path / "fresh", gateway, enrolled=False)
+
+
+@pytest.mark.parametrize("by", ["file", "stdin"])
+async def test_a_host_enrols_with_a_token_that_is_no_argument(
+    gateway: FakeGateway, fresh: Site, by: str
+) -> None:
+    config, token = write_config(fresh), gateway.token(fresh.node_id)
+    path = fresh.root / "token"
+    path.write_text(token + "\n")
+    where = str(path) if by == "file" else "-"
+    done = await asyncio.to_thread(
+        bcd, "enroll", "--config", str(config), "--token-file", where, stdin=token
+    )
+    assert done.returncode == 0, done
+    assert done.stdout.startswith(f"enrolled as spiffe://test.example/node/{fresh.node_id}")
+    assert token.split(".")[1] not in done.stdout + done.stderr
+    assert load_identity(fresh.state).node_id == fresh.node_id
+
+
+async def test_the_gateways_address_may_be_given(gateway: FakeGateway, fresh: Site) -> None:
+    config = write_config(fresh)
+    config.write_text(config.read_text().replace(gateway.enroll_address, "nowhere.example:1"))
+    path = fresh.root / "token"
+    path.write_text(gateway.token(fresh.node_id))
+    arguments = ("enroll", "--config", str(config), "--token-file", str(path))
+    done = await asyncio.to_thread(bcd, *arguments, "--gateway", gateway.enroll_address)
+    assert done.returncode == 0, done
+
+
+def test_an_enrolled_host_is_not_enrolled_over(site: Site, config: Path) -> None:
+    with pytest.raises(BadConfiguration, match=r"enrolled already.*move that file away"):
+        bcd_enroll.run(config, "-", None)
+    assert load_identity(site.state).node_id == node_id()
+
+
+@pytest.mark.parametrize("content", ["", "x.y.z", "join_1." + "A" * 43 + "." + "0" * 63, "\0" * 99])
+def test_a_file_without_a_token_is_refused(fresh: Site, content: str) -> None:
+    config = write_config(fresh)
+    path = fresh.root / "token"
+    path.write_text(content)
+    with pytest.raises(BadConfiguration, match=r"id\.secret\.pin") as caught:
+        bcd_enroll.run(config, str(path), None)
+    assert not content or content not in caught.value.message
+    with pytest.raises(BadConfiguration, match="cannot be read"):
+        bcd_enroll.run(config, str(fresh.root / "none"), None)
+
+
+async def test_a_refused_enrolment_says_why_and_leaves_nothing(
+    gateway: FakeGateway, fresh: Site
+) -> None:
+    config, path = write_config(fresh), fresh.root / "token"
+    path.write_text(f"join_unknown.{'A' * 43}.{gateway.authority.pin}")
+    done = await asyncio.to_thread(
+        bcd, "enroll", "--config", str(config), "--token-file", str(path)
+    )
+    assert "the join token is not known" in sentence(done)
+    assert "A" * 43 not in done.stderr
+    assert not (fresh.state / "credentials.pem").exists()
+
+
+# What the daemon shows.
+
+
+def test_nobody_there_to_ask_is_said_with_the_next_command(config: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no bcd answers there.*systemctl status bcd"):
+        bcd_status.run(config, "status", as_json=False)
+
+
+async def test_status_and_inventory_for_people_and_programs(
+    site: Site, gateway: FakeGateway, config: Path
+) -> None:
+    gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: bool(gateway.said(Bound) and gateway.acks))
+
+    async def shown(*arguments: str) -> str:
+        done = await asyncio.to_thread(bcd, *arguments, "--config", str(config))
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    status = await shown("status")
+    assert site.node_id in status
+    assert f"{alloc_id(1)}  bound" in status
+    document = json.loads(await shown("status", "-o", "json"))
+    assert document["desired"] == {"epoch": 1, "generation": 1}
+    inventory = await shown("inventory")
+    assert inventory.count("NVIDIA H100 80GB HBM3  healthy") == 8
+    assert len(json.loads(await shown("inventory", "-o", "json"))["devices"]) == 8
+    assert (site.root / "s").stat().st_mode & 0o777 == 0o660
+    assert await daemon.end() == 0
+    assert not (site.root / "s").exists()
+
+
+async def test_sighup_reads_the_settings_again(
+    site: Site, gateway: FakeGateway, config: Path
+) -> None:
+    gateway.want(site.node_id, assignment(1, site.devices()[0], limits=limits()), generation=1)
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: bool(gateway.said(Bound)))
+    spec = site.cdi / f"bcd-{alloc_id(1)}.json"
+    assert "annotations" in json.loads(spec.read_bytes())
+    change(config, "[gateway\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    await eventually(lambda: "settings stay as they were" in daemon.log())
+    write_config(site)
+    change(config, read(config) + '[cdi]\nannotations = "never"\n')
+    daemon.process.send_signal(signal.SIGHUP)
+    await eventually(lambda: "annotations" not in json.loads(spec.read_bytes()))
+    assert await daemon.end() == 0, daemon.log()
+
+
+def change(config: Path, text: str) -> None:
+    config.write_text(text)
+
+
+def read(config: Path) -> str:
+    return config.read_text()
+
+
+async def test_logs_are_json_without_secrets(site: Site, gateway: FakeGateway) -> None:
+    await held(site, gateway)
+    text = (site.root / "errors.log").read_text()
+    assert all(json.loads(line)["message"] for line in text.splitlines())
+    key = (site.state / "credentials.pem").read_text().splitlines()[1]
+    assert key not in text
