@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bcd.model.errors import BadConfiguration
@@ -24,7 +25,7 @@ from bcd.signing.certificates import (
     to_der,
     validity_ms,
 )
-from bcd.signing.keyfile import Credentials, load_credentials, save_credentials
+from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials, save_credentials
 from bcd.signing.keys import generate_key, key_id
 from bcd.store.certificates import IssuedCertificate
 
@@ -106,7 +107,11 @@ class Authority:
         self, subject: tuple[Role, str], csr: bytes, now_ms: int, names: tuple[str, ...] = ()
     ) -> Issued:
         """Issue a leaf for a request; raises ValueError when the request is not sound."""
-        return self.issue(subject, key_of_csr(csr), now_ms, names)
+        try:
+            key = key_of_csr(csr)
+        except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
+            raise ValueError("request is of a kind that is not known here") from error
+        return self.issue(subject, key, now_ms, names)
 
     def credentials_for(
         self, subject: tuple[Role, str], now_ms: int, names: tuple[str, ...] = ()
@@ -117,12 +122,17 @@ class Authority:
         return Credentials(key, (issued.certificate,), tuple(self.bundle)), issued.row
 
 
+def has_authority(state: Path) -> bool:
+    """Whether an installation has its CA."""
+    return (state / _FOLDER / CREDENTIALS).exists()
+
+
 def create_authority(state: Path, domain: str, now_ms: int) -> Authority:
     """Make the CA of a new installation; raises BadConfiguration when there is one already."""
     folder = state / _FOLDER
-    if folder.exists():
+    if has_authority(state):
         raise BadConfiguration(f"{folder} exists already: this placer has its CA")
-    folder.mkdir(mode=0o700, parents=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = generate_key()
     certificate = issue_ca(key, domain, now_ms - BACKDATE_MS, now_ms + _CA_LIFETIME_MS)
     credentials = Credentials(key, (certificate,), (certificate,))

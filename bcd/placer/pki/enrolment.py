@@ -1,26 +1,33 @@
 """Answers enrolments and renewals that gateways relay; trusts nothing but tokens and old keys."""
 
 import hashlib
+import logging
+import re
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cryptography import x509
 from google.protobuf.message import DecodeError
 
+from bcd.model.errors import BcdError
+from bcd.model.ids import is_type_id
 from bcd.placer.pki.authority import Authority, Issued, names_of, role_of
 from bcd.placer.pki.join import authentic
 from bcd.signing import certificates as x509_profile
 from bcd.signing.envelope import PayloadType, opens
 from bcd.signing.keys import key_id
-from bcd.store import certificates, enrolments, events, nodes
+from bcd.store import certificates, enrolments, events, nodes, pools, work
 from bcd.store.certificates import IssuedCertificate
 from bcd.store.database import Database, Transaction
 from bcd.store.enrolments import Answer, Enrolment
 from bcd.wire.node.v1 import enrollment_pb2 as pb
 from bcd.wire.node.v1 import envelope_pb2
 
+logger = logging.getLogger(__name__)
+
 M = TypeVar("M", pb.EnrollRequest, pb.RenewRequest, pb.Renewal)
 
+_KEY_ID = re.compile(r"[0-9a-f]{64}\Z")
 _RENEWABLE = x509_profile.WORKLOAD_ROLES | {x509_profile.Role.GATEWAY}
 
 
@@ -67,7 +74,8 @@ class Enroller:
 
     def _join(self, tx: Transaction, body: bytes) -> tuple[str, Issued]:
         message = _parsed(pb.EnrollRequest(), body)
-        token = enrolments.lock_token(tx, message.token_id)
+        known = is_type_id("join", message.token_id)
+        token = enrolments.lock_token(tx, message.token_id) if known else None
         if token is None:
             raise Refused("the join token is not known; make a new one")
         if not authentic(token, message.csr, message.hmac):
@@ -79,8 +87,11 @@ class Enroller:
             raise Refused("the join token was used already; make a new one", token.node_id)
         role = x509_profile.Role(token.role)
         issued = self._issue(tx, (role, token.node_id), message.csr)
-        nodes.enrol(tx, token.node_id, token.pool_id, token.role, trusted=token.trusted)
         enrolments.use_token(tx, token.id, csr_hash)
+        held = pools.lock(tx, token.pool_id)
+        nodes.enrol(tx, token.node_id, token.pool_id, token.role, trusted=token.trusted)
+        pools.note_changes(tx, held, [token.node_id], "node")
+        work.poke(tx, held.pool.id, held.now_ms)
         return token.node_id, issued
 
     def _renew(self, tx: Transaction, body: bytes) -> tuple[str, Issued]:
@@ -97,7 +108,7 @@ class Enroller:
         return subject[1], issued
 
     def _signer(self, tx: Transaction, envelope: envelope_pb2.Envelope) -> IssuedCertificate:
-        known = certificates.by_key(tx, envelope.key_id)
+        known = certificates.by_key(tx, envelope.key_id) if _KEY_ID.match(envelope.key_id) else ()
         if not known:
             raise Refused("the renewal's key is not known; join again with a new token")
         old = known[0]
@@ -144,12 +155,30 @@ class EnrolmentKeeper:
 
     async def answer_pass(self) -> float | None:
         """Answer every request that waits, each in a transaction of its own."""
-        while await self._database.write(self._answer_one):
+        while await self._answer_next():
             pass
         return None
 
-    def _answer_one(self, tx: Transaction) -> bool:
+    async def _answer_next(self) -> bool:
+        """One request; one that breaks the answering is refused, so that it stops no other."""
+        claimed: list[str] = []
+        try:
+            return await self._database.write(self._answer_one, claimed)
+        except BcdError:
+            raise  # the database is away: nothing that a request could have brought about
+        except Exception:
+            if not claimed:
+                raise
+            logger.exception("enrolment broke", extra={"enrolment": claimed[-1]})
+            refusal = Answer(
+                None, "the request cannot be processed; the placer's log has the cause"
+            )
+            await self._database.write(enrolments.answer, claimed[-1], refusal)
+            return True
+
+    def _answer_one(self, tx: Transaction, claimed: list[str]) -> bool:
         waiting = enrolments.claim(tx, 1)
         for request in waiting:
+            claimed.append(request.id)
             self._enroller.answer(tx, request)
         return bool(waiting)

@@ -64,7 +64,10 @@ class Issuer:
             claims["admin"] = True
         if grant.actor:
             claims["act"] = {"sub": grant.actor}
-        return jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        token = jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+        if len(token) > MAX_TOKEN_BYTES:
+            raise InvalidInput("tenants", "and groups make a token that is too long to be sent")
+        return token
 
     def caller_of(self, token: str) -> Caller:
         """Who bears the token; raises Unauthenticated."""
@@ -118,6 +121,11 @@ def _caller(claims: Mapping[str, Any]) -> Caller:
     )
 
 
+def has_issuer_key(state: Path) -> bool:
+    """Whether an installation has its issuer's key."""
+    return (state / _FILE).exists()
+
+
 def create_issuer_key(state: Path) -> None:
     """Make the key of a new installation."""
     replace_file(state / _FILE, key_to_pem(generate_key()))
@@ -127,9 +135,14 @@ def load_issuer(state: Path, domain: str) -> Issuer:
     """Read the issuer's key; raises BadConfiguration or BrokenFile with what to do."""
     path = state / _FILE
     try:
+        mode = path.stat().st_mode
         key = key_from_pem(path.read_bytes())
     except FileNotFoundError as error:
         raise BadConfiguration(f"{path} does not exist; run: bcd-placer init") from error
+    except PermissionError as error:
+        raise BadConfiguration(f"{path}: cannot be read; run as the placer's user") from error
     except ValueError as error:
         raise BrokenFile(str(path), str(error), "restore it from a backup") from error
+    if mode & 0o077:
+        raise BrokenFile(str(path), f"has mode {mode & 0o777:o}", f"run: chmod 600 {path}")
     return Issuer(key, f"https://{domain}/placer")

@@ -6,8 +6,13 @@ from pathlib import Path
 
 from bcd.durable import replace_file
 from bcd.model.errors import BadConfiguration
-from bcd.placer.pki.authority import Authority, create_authority, load_authority
-from bcd.placer.pki.issuer import Issuer, create_issuer_key, load_issuer
+from bcd.placer.pki.authority import (
+    Authority,
+    create_authority,
+    has_authority,
+    load_authority,
+)
+from bcd.placer.pki.issuer import Issuer, create_issuer_key, has_issuer_key, load_issuer
 from bcd.signing.certificates import BACKDATE_MS, is_trust_domain, to_pem
 
 CA_FILE = "ca.pem"
@@ -24,15 +29,22 @@ class Secrets:
 def init_state(state: Path, domain: str) -> Secrets:
     """Make the secrets of a new installation, and ``ca.pem`` for clients to trust.
 
-    Raises BadConfiguration when they exist already or the trust domain is no such thing.
+    One that was interrupted is completed. Raises BadConfiguration when all exist already or the
+    trust domain is no such thing.
     """
     if not is_trust_domain(domain):
         raise BadConfiguration(f"trust-domain: {domain!r} is not a lower-case DNS name")
+    if has_authority(state) and has_issuer_key(state):
+        raise BadConfiguration(
+            f"{state}: has a CA and an issuer's key already; nothing was changed"
+        )
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        authority = create_authority(state, domain, time.time_ns() // 1_000_000)
-        create_issuer_key(state)
+        if not has_authority(state):
+            create_authority(state, domain, time.time_ns() // 1_000_000)
+        authority = load_authority(state, domain)
         replace_file(state / CA_FILE, to_pem([authority.certificate]), mode=0o644)
+        create_issuer_key(state)
     except OSError as error:
         raise BadConfiguration(
             f"{state}: cannot be written ({error.strerror}); run as the placer's user"
