@@ -16,7 +16,7 @@ from bcd.model.host import HostFacts, Inventory, NumaNode
 from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.pool import PoolPolicy
 from bcd.model.report import Bound, Outcome, Report
-from bcd.model.reservation import Reservation
+from bcd.model.reservation import TERMINAL, Reservation
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import Allowed, Decision, Policy
 from bcd.placer.capacity.inventory import apply_inventory
@@ -322,6 +322,11 @@ class World:
 
         return await self.database.write(write)
 
+    async def end_if_live(self, reservation_id: ReservationId) -> None:
+        """Release it unless it has ended."""
+        if (await self.view(reservation_id)).state not in TERMINAL:
+            await self.end(reservation_id, Trigger.RELEASED)
+
     async def rows(self, sql: str, **values: object) -> Sequence[Row]:
         """The rows of a query."""
         return await self.database.read(lambda tx: [dict(row) for row in tx.all(sql, **values)])
@@ -349,14 +354,18 @@ class World:
         found = await self.events(reservation_id)
         return [event.type.removeprefix("reservation.") for event in found]
 
-    async def assigned(self, node: FakeNode) -> Sequence[str]:
-        """The allocation ids in the node's newest desired state."""
+    async def desired(self, node: FakeNode) -> DesiredState:
+        """The node's newest desired state; it must have one."""
         stored = await self.database.read(desired_states.get, node.id)
-        if stored is None:
-            return []
+        assert stored is not None
         frame = desired_pb2.SignedDesiredState.FromString(stored.signed)
-        state = decode_desired(frame.envelope.payload)
-        return [assignment.allocation_id for assignment in state.assignments]
+        return decode_desired(frame.envelope.payload)
+
+    async def assigned(self, node: FakeNode) -> Sequence[str]:
+        """The allocation ids in the node's newest desired state, none without one."""
+        if await self.database.read(desired_states.get, node.id) is None:
+            return []
+        return [entry.allocation_id for entry in (await self.desired(node)).assignments]
 
     async def used(self, resource: str = "gpu") -> int:
         """What TENANT uses, checked against the sum of its charges."""
