@@ -10,7 +10,9 @@ from bcd.model.errors import QuotaExceeded
 from bcd.model.reservation import State
 from bcd.placer.admission.policy import Allowed
 from tests.clock import DatabaseClock
-from tests.placer.records import Beside, assert_quota_adds_up, count
+from tests.conftest import Rounds
+from tests.placer.admission.test_races import run_races
+from tests.placer.records import Beside, assert_no_overlap, assert_quota_adds_up, count
 from tests.placer.waiting import until
 from tests.placer.world import World, dgx
 
@@ -54,6 +56,25 @@ async def test_two_placers_make_one_reservation_of_one_key(world: World, other: 
         assert await world.event_names(made[0].id) in (["placed"], ["pending"])
     assert world.policy.asked + other.policy.asked <= 40
     assert await count(world.database, "SELECT count(*) FROM bookings") == 8
+    await assert_quota_adds_up(world.database)
+
+
+async def test_two_placers_race_for_the_last_gpus(
+    world: World, other: World, rounds: Rounds
+) -> None:
+    await run_races([world, other], rounds(30, 300))
+
+
+async def test_two_placers_work_off_one_queue(world: World, other: World) -> None:
+    for number in range(4):
+        await world.add_node(dgx(f"n{number}"))
+    made = await asyncio.gather(*((world, other)[i % 2].create(1, key=f"{i}") for i in range(40)))
+    for _ in range(6):
+        await asyncio.gather(world.worker.work_due(), other.worker.work_due())
+    names = [await world.event_names(reservation.id) for reservation in made]
+    assert names.count(["placed", "binding"]) == 32
+    assert names.count(["pending"]) == 8
+    await assert_no_overlap(world.database)
     await assert_quota_adds_up(world.database)
 
 
