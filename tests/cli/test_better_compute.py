@@ -1,0 +1,209 @@
+"""``better-compute`` against a running ``dev``: what it finds, prints and exits with."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.dev_system import Dev, Terminal
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
+    """A person's terminal."""
+    return Terminal(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def dev(terminal: Terminal) -> Iterator[Dev]:
+    """A system of two hosts."""
+    with terminal.dev("--sim", "2") as running:
+        yield running
+
+
+def reserve(terminal: Terminal, *arguments: str) -> dict[str, object]:
+    """Reserve and return the JSON answer; must succeed."""
+    done = terminal.run("reserve", *arguments, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_dev_says_in_one_line_what_runs_and_what_to_type(dev: Dev) -> None:
+    assert dev.line == (
+        "ready: 2 hosts, 16 GPUs; in another terminal:"
+        " better-compute reserve --gpus 4 --topology nvlink-all --for 8h"
+    )
+
+
+def test_the_line_works_as_it_stands(dev: Dev, terminal: Terminal) -> None:
+    command = dev.line.partition("terminal: ")[2].split()
+    done = terminal.run(*command[1:])
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
+    assert lines["state"] == "active"
+    assert done.stdout.count("bcd.dev/gpu=GPU-") == 4
+    assert terminal.run("release", lines["reservation"]).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
+def test_a_hold_is_shown_by_every_command_and_gone_after_its_release(terminal: Terminal) -> None:
+    made = reserve(terminal, "--gpus", "8", "--topology", "nvlink-all", "--for", "1d12h")
+    identifier = str(made["id"])
+    assert made["request"] == {
+        "poolId": made["poolId"],
+        "devices": [
+            {"class": "gpu", "count": 8, "topology": "nvlink-all", "model": "", "profile": ""}
+        ],
+        "duration": "129600000ms",
+        "binding": "hold",
+        "labels": {},
+    }
+    shown = terminal.run("get", identifier)
+    assert "(1d12h)" in shown.stdout
+    listed = terminal.run("list", "--state", "active")
+    assert identifier in listed.stdout
+    (pool,) = json.loads(terminal.run("pools", "-o", "json").stdout)
+    assert (pool["gpus"], pool["gpusFree"]) == (16, 8)
+    nodes = json.loads(terminal.run("nodes", "-o", "json").stdout)
+    holders = [d["reservationId"] for node in nodes for d in node["devices"]]
+    assert holders.count(identifier) == 8
+    quota = terminal.run("quota")
+    assert "8" in quota.stdout.split()
+    released = terminal.run("release", identifier)
+    assert released.stdout == f"{identifier}  released\n"
+    assert terminal.run("release", identifier).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
+def test_what_fits_nowhere_exits_with_three_and_stays_pending(terminal: Terminal) -> None:
+    done = terminal.run("reserve", "--gpus", "9", "--for", "1h", "--wait", "300ms")
+    assert done.returncode == 3
+    assert "none of 2 nodes fits: devices rejected 2" in done.stdout
+    identifier = done.stdout.split()[1]
+    assert f"better-compute get {identifier}" in done.stderr
+    assert terminal.run("cancel", identifier).stdout == f"{identifier}  cancelled\n"
+    again = terminal.run("cancel", identifier)
+    assert again.returncode == 1
+    assert again.stderr == ("better-compute: a reservation that is cancelled cannot be cancelled\n")
+
+
+@pytest.mark.usefixtures("dev")
+def test_the_same_key_finds_the_same_reservation(terminal: Terminal) -> None:
+    first = reserve(terminal, "--gpus", "1", "--for", "2h", "--key", "mine")
+    second = reserve(terminal, "--gpus", "1", "--for", "120m", "--key", "mine")
+    assert first["id"] == second["id"]
+    other = terminal.run("reserve", "--gpus", "2", "--for", "2h", "--key", "mine")
+    assert other.returncode == 1
+    assert "idempotency key was used for another request" in other.stderr
+    terminal.run("release", str(first["id"]))
+
+
+@pytest.mark.usefixtures("dev")
+def test_a_request_comes_from_a_file_and_options_override_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    request = {
+        "devices": [{"class": "gpu", "count": 2, "topology": "same-numa"}],
+        "duration": 7200000,
+        "labels": {"team": "vision"},
+    }
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(request))
+    made = reserve(terminal, "-f", str(path), "--topology", "nvlink-all", "--dry-run")
+    asked = made["request"]
+    assert isinstance(asked, dict)
+    assert asked["devices"][0]["topology"] == "nvlink-all"
+    assert (asked["duration"], asked["labels"]) == ("7200000ms", {"team": "vision"})
+    assert json.loads(terminal.run("list", "-o", "json").stdout)[0]["id"] != made["id"]
+
+
+@pytest.mark.usefixtures("dev")
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "words"),
+    [
+        (("--gpus", "1", "--for", "8x"), "", "duration: must be a duration such as 8h"),
+        (("--gpus", "1", "--for", "0h"), "", "duration: must be longer than zero"),
+        (("--gpus", "1"), "", "--for: is needed, or a file with -f"),
+        (("--for", "1h"), "", "--gpus: is needed, or a file with -f"),
+        (("--gpus", "1", "--for", "1h", "--wait", "soon"), "", "--wait: must be a duration"),
+        (("-f", "-"), "{", "<stdin>: is not JSON"),
+        (("-f", "-"), "[]", "<stdin>: is not a JSON object"),
+        (("-f", "-"), '{"divices": []}', "divices: is not a known field"),
+        (("-f", "-"), '{"devices": [{"cnt": 1}]}', "devices[0].cnt: is not a known field"),
+        (("-f", "-"), '{"gang": {"size": "two"}}', "gang.size: must be an integer"),
+        (("--pool", "pool_x", "--gpus", "1", "--for", "1h"), "", "poolId: "),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_exit_code_one(
+    terminal: Terminal, arguments: tuple[str, ...], stdin: str, words: str
+) -> None:
+    done = terminal.run("reserve", *arguments, stdin=stdin)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.usefixtures("dev")
+def test_usage_errors_exit_with_two(terminal: Terminal) -> None:
+    for arguments in (("reserve", "--gpus", "0"), ("frobnicate",), ("get",), ("dev", "--sim", "0")):
+        assert terminal.run(*arguments).returncode == 2
+
+
+@pytest.mark.usefixtures("dev")
+def test_administrators_make_pools_quotas_and_tokens(terminal: Terminal, tmp_path: Path) -> None:
+    pool = terminal.run("pools", "create", "other", "--owner", "acme", "--region", "eu")
+    assert pool.stdout.startswith("pool_")
+    assert terminal.run("quota", "set", "gpu", "4", "--tenant", "acme").returncode == 0
+    issued = terminal.run("token", "issue", "bob", "--tenant", "acme", "--for", "1h")
+    assert issued.stdout.count(".") == 2
+    joining = terminal.run("token", "join", "--pool", pool.stdout.strip())
+    assert joining.stdout.startswith("join_")
+    config = tmp_path / "bob.toml"
+    (tmp_path / "token").write_text(issued.stdout)
+    own = next((terminal.home / "run/better-compute/dev").glob("*.toml")).read_text()
+    api, ca_file = own.splitlines()[:2]
+    token_file = f'token_file = "{tmp_path / "token"}"'
+    config.write_text(f'{api}\n{ca_file}\n{token_file}\ntenant = "acme"\n')
+    bob = Terminal(terminal.home, {"BETTER_COMPUTE_CONFIG": str(config)})
+    assert "other" in bob.run("pools").stdout
+    refused = bob.run("quota", "set", "gpu", "400", "--tenant", "acme")
+    assert refused.returncode == 1
+    assert "only an administrator may do this" in refused.stderr
+    assert "is not for tenant dev" in bob.run("list", "--tenant", "dev").stderr
+
+
+def test_without_any_configuration_it_says_how_to_get_one(tmp_path: Path) -> None:
+    done = Terminal(tmp_path).run("list")
+    assert done.returncode == 1
+    assert "better-compute dev --sim 4" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("api = 5", "Expected `str`, got `int` - at `$.api`"),
+        ("api", "is not TOML"),
+        ('api = "x"\nca_file = "/a"\ntoken_file = "/b"\ncolour = 1', "unknown field `colour`"),
+        ('api = "x:1"\nca_file = "/nowhere"\ntoken_file = "/nowhere"', "cannot read the cred"),
+    ],
+)
+def test_a_bad_configuration_is_named(tmp_path: Path, content: str, words: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(content)
+    done = Terminal(tmp_path).run("list", "--config", str(config))
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path, dev: Dev, terminal: Terminal) -> None:
+    assert dev.process.poll() is None
+    own = next((terminal.home / "run/better-compute/dev").glob("*.toml")).read_text()
+    config = tmp_path / "c.toml"
+    config.write_text("\n".join(['api = "localhost:1"', *own.splitlines()[1:]]))
+    done = terminal.run("list", "--config", str(config))
+    assert done.returncode == 1
+    assert "localhost:1 does not answer" in done.stderr

@@ -1,0 +1,60 @@
+"""``better-compute dev``: several beside each other, and one that goes on where it stopped."""
+
+import json
+from pathlib import Path
+
+from tests.cli.dev_system import Terminal
+
+
+def test_two_systems_side_by_side_do_not_collide(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    with terminal.dev("--sim", "1") as one:
+        with terminal.dev("--sim", "1", "--profile", "l40s-pcie") as other:
+            torn = terminal.run("list")
+            assert torn.returncode == 1
+            assert "several dev systems are running; choose one:" in torn.stderr
+            name, path = other.line.partition("terminal: ")[2].split()[0].split("=")
+            assert f"export {name}={path}" in torn.stderr
+            chosen = Terminal(tmp_path, {name: path})
+            (node,) = json.loads(chosen.run("nodes", "-o", "json").stdout)
+            assert "L40S" in node["devices"][0]["model"]
+            code, words = other.end()
+            assert (code, words) == (0, "")
+        (node,) = json.loads(terminal.run("nodes", "-o", "json").stdout)
+        assert "H100" in node["devices"][0]["model"]
+        code, words = one.end()
+        assert (code, words) == (0, "")
+    assert not list((tmp_path / "run/better-compute/dev").iterdir())
+
+
+def test_with_a_state_folder_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    state = tmp_path / "state"
+    with terminal.dev("--sim", "1", "--state", str(state)):
+        done = terminal.run("reserve", "--gpus", "2", "--for", "8h", "-o", "json")
+        before = json.loads(done.stdout)
+    specs = list(state.glob("hosts/*/etc/cdi/bcd-*.json"))
+    assert len(specs) == 1
+    with terminal.dev("--sim", "1", "--state", str(state)):
+        after = json.loads(terminal.run("get", before["id"], "-o", "json").stdout)
+        assert after["state"] == "active"
+        assert after["bindings"] == before["bindings"]
+        second = terminal.dev_refused("--sim", "1", "--state", str(state))
+        assert "is in use by another process" in second
+    assert list(state.glob("hosts/*/etc/cdi/bcd-*.json")) == specs
+
+
+def test_killed_it_leaves_nothing_that_another_terminal_would_find(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    with terminal.dev("--sim", "1") as killed:
+        killed.process.kill()
+        killed.process.wait()
+    assert "there is no configuration" in terminal.run("list").stderr
+    with terminal.dev("--sim", "1"):
+        assert terminal.run("list").returncode == 0
+
+
+def test_an_unknown_profile_is_named(tmp_path: Path) -> None:
+    words = Terminal(tmp_path).dev_refused("--sim", "1", "--profile", "dgx-9000")
+    assert "dgx-9000" in words
+    assert "dgx-h100" in words

@@ -1,0 +1,97 @@
+"""``bcd-placer``: an installation's first steps, and what it refuses."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.system import BIN
+
+
+def settings(folder: Path, extra: str = "") -> Path:
+    """A settings file with everything in ``folder``."""
+    path = folder / "placer.toml"
+    path.write_text(
+        f'database = "sqlite:///{folder}/bcd.db"\nstate = "{folder}/state"\n{extra}'
+        '[api]\nlisten = "127.0.0.1:0"\n'
+    )
+    return path
+
+
+def run(config: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run ``bcd-placer`` to its end; it must not show a traceback."""
+    done = subprocess.run(
+        [str(BIN / "bcd-placer"), "--config", str(config), *arguments],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_init_makes_secrets_that_only_the_owner_reads(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    done = run(config, "init")
+    assert done.returncode == 0
+    assert done.stdout == f"{tmp_path}/state/ca.pem\n"
+    for path in (tmp_path / "state").rglob("*.pem"):
+        readable = stat.S_IMODE(path.stat().st_mode) & 0o077
+        assert bool(readable) is (path.name == "ca.pem"), path
+    again = run(config, "init")
+    assert again.returncode == 1
+    assert "already; nothing was changed" in again.stderr
+    token = run(config, "token", "--subject", "alice", "--tenant", "acme", "--for", "1h")
+    assert token.stdout.count(".") == 2
+    assert run(config, "token", "--subject", "alice", "--for", "5").stderr.startswith(
+        "bcd-placer: lifetimeMs: must be from a minute to a year"
+    )
+    recovered = run(config, "recover")
+    assert "control epoch is now 2" in recovered.stdout
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "words"),
+    [
+        ("", ("run", "--with-gateway"), "there is no CA; run: bcd-placer init"),
+        ("", ("run",), "a SQLite file belongs to one process; run with --with-gateway"),
+        ("colour = 1\n", ("init",), "unknown field `colour`"),
+        ('trust_domain = "Not A Domain"\n', ("init",), "is not a lower-case DNS name"),
+        ("", ("token", "--subject", "x"), "does not exist; run: bcd-placer init"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(
+    tmp_path: Path, extra: str, arguments: tuple[str, ...], words: str
+) -> None:
+    done = run(settings(tmp_path, extra), *arguments)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path / "none.toml", "init")
+    assert done.returncode == 1
+    assert f"{tmp_path}/none.toml: cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["ca/credentials.pem", "issuer.pem"])
+@pytest.mark.parametrize("damage", [b"", b"\0garbage\xff", b"-----BEGIN PRIVATE KEY-----\n"])
+def test_a_damaged_secret_is_named_with_its_remedy(
+    tmp_path: Path, name: str, damage: bytes
+) -> None:
+    config = settings(tmp_path)
+    run(config, "init")
+    (tmp_path / "state" / name).write_bytes(damage)
+    done = run(config, "run", "--with-gateway")
+    assert done.returncode == 1
+    assert name in done.stderr
+    assert "restore it from a backup" in done.stderr
+
+
+def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    run(config, "init")
+    os.chmod(tmp_path / "state/ca/credentials.pem", 0o644)
+    done = run(config, "run", "--with-gateway")
+    assert done.returncode == 1
+    assert "run: chmod 600" in done.stderr
