@@ -7,16 +7,18 @@ exit are the caller's.
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import bcd
-from bcd.model.ids import NodeId
-from bcd.model.report import Failed, Outcome
+from bcd.model.ids import AllocationId, NodeId
+from bcd.model.report import Outcome
 from bcd.node.converge import NodeCondition, Place
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds, PassResult
@@ -29,9 +31,13 @@ from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.session import Session
 from bcd.node.settings import Paths, Settings, paths_of
-from bcd.node.status import StatusServer
+from bcd.node.status import (
+    StatusServer,
+    certificate_document,
+    condition_document,
+    hold_document,
+)
 from bcd.node.steps import StepName
-from bcd.signing.certificates import validity_ms
 from bcd.wire.bounds import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from bcd.wire.document import to_document
 from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2
@@ -40,6 +46,8 @@ log = logging.getLogger(__name__)
 
 EXIT_SUPERSEDED = 4  # bcd.service does not restart on it
 _CLOSE_S = 5.0
+# Acknowledgements come in a row: one write for all of them, or none if a report comes first.
+_FLUSH_AFTER_S = 0.1
 
 MakePorts = Callable[[Paths, NodeId], Ports]
 
@@ -60,12 +68,32 @@ def open_daemon(
     try:
         identity = load_identity(paths.state)
         ports = make_ports(paths, identity.node_id)
-        daemon = Daemon(settings, paths, identity, ports, after_step, serve_status)
+        holds = _open_holds(settings, paths, identity, ports, after_step)
+        status = paths.socket if serve_status else None
+        return Daemon(settings, identity, holds, claimed=descriptor, status_socket=status)
     except BaseException:
         os.close(descriptor)
         raise
-    daemon.claimed = descriptor
-    return daemon
+
+
+def _open_holds(
+    settings: Settings, paths: Paths, identity: Identity, ports: Ports, after_step: AfterStep
+) -> Holds:
+    outbox = Outbox.load(paths.state, ports.clock.wall_ms())
+    holds = Holds(
+        ports=ports,
+        folder=paths.state,
+        place=Place(
+            node_id=identity.node_id,
+            env_folder=str(paths.env),
+            annotate=settings.cdi.annotations == "always",
+        ),
+        trust=identity.trust,
+        reports=Reports(outbox, ports.clock, identity.node_id, lambda: identity.current),
+        after_step=after_step,
+    )
+    holds.load()
+    return holds
 
 
 class Daemon:
@@ -74,54 +102,42 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
-        paths: Paths,
         identity: Identity,
-        ports: Ports,
-        after_step: AfterStep = no_observer,
-        serve_status: bool = True,
+        holds: Holds,
+        *,
+        claimed: int,
+        status_socket: Path | None,
     ) -> None:
         self.settings = settings
         self.identity = identity
-        self.ports = ports
+        self.ports = holds.ports
         self.instance = str(uuid.uuid4())
         self.counters: Counter[str] = Counter()
         self.conditions: tuple[NodeCondition, ...] = ()
-        self.outcomes: dict[str, Outcome] = {}
-        self.claimed: int | None = None
-        self._after_step = after_step
-        self._outbox = Outbox.load(paths.state, ports.clock.wall_ms())
-        self._holds = Holds(
-            ports=ports,
-            folder=paths.state,
-            place=Place(
-                node_id=identity.node_id,
-                env_folder=str(paths.env),
-                annotate=settings.cdi.annotations == "always",
-            ),
-            trust=identity.trust,
-            reports=Reports(self._outbox, ports.clock, identity.node_id, lambda: identity.current),
-            after_step=after_step,
-        )
-        self._holds.load()
-        self._link = Link(
+        self.outcomes: Mapping[AllocationId, Outcome] = {}
+        self.last_pass = ""
+        self.session: Session | None = None
+        self.link = Link(
             settings.gateway,
             identity,
-            ports.clock,
-            self._outbox,
+            holds.ports.clock,
+            holds.reports.outbox,
             self,
             self.instance,
-            after_step,
+            holds.after_step,
             unknown=self.counters,
         )
+        self._holds = holds
+        self._outbox = holds.reports.outbox
+        self._claimed = claimed
         questions = {"status": self.status, "inventory": self.inventory_document}
-        self._status = StatusServer(paths.socket, questions) if serve_status else None
+        self._status = StatusServer(status_socket, questions) if status_socket else None
         self._wake = asyncio.Event()
         self._stopping = False
         self._frame: desired_pb2.SignedDesiredState | None = None
         self._everything = False
-        self._session: Session | None = None
         self._seen: object = None
-        self._last = ""
+        self._flush_at = math.inf
 
     async def run(self) -> int:
         """Make every hold stand, then stay connected and keep them; returns the exit code.
@@ -134,12 +150,12 @@ class Daemon:
                 await self._status.start()
             await self._pass()
             notify("READY=1")
-            link = asyncio.create_task(self._link.run())
+            link = asyncio.create_task(self.link.run())
             link.add_done_callback(lambda _: self._wake.set())
             code = await self._loop(link)
             notify("STOPPING=1")
-            await self._link.close("superseded" if code else "stopped")
-            if self._session is not None:
+            await self.link.close("superseded" if code else "stopped")
+            if self.session is not None:
                 await asyncio.wait({link}, timeout=_CLOSE_S)
             return code
         finally:
@@ -149,9 +165,7 @@ class Daemon:
             if self._status is not None:
                 await self._status.stop()
             await asyncio.to_thread(self._flush)
-            if self.claimed is not None:
-                os.close(self.claimed)
-                self.claimed = None
+            os.close(self._claimed)
 
     def stop(self) -> None:
         """Let ``run`` end; every hold stays."""
@@ -169,18 +183,23 @@ class Daemon:
     # The loop.
 
     async def _loop(self, link: "asyncio.Task[Superseded | None]") -> int:
-        due = self.ports.clock.monotonic() + self.settings.passes.every_seconds
-        watch = watchdog_seconds()
+        clock, watch = self.ports.clock, watchdog_seconds()
+        tick = clock.monotonic() + self.settings.passes.every_seconds
+        look = 0.0
         while not self._stopping:
             if link.done():
                 return self._end_of(link)
-            pause = min(self.settings.passes.watch_seconds, watch / 3 if watch else 3_600)
-            await self._pause(pause)
-            now = self.ports.clock.monotonic()
-            if self._frame is not None or self._everything or now >= due or self._changed():
+            soonest = min(look, tick, self._flush_at)
+            await self._pause(min(soonest - clock.monotonic(), watch / 3 if watch else math.inf))
+            now = clock.monotonic()
+            changed = now >= look and self._changed()
+            if now >= look:
+                look = now + self.settings.passes.watch_seconds
+            if changed or self._frame is not None or self._everything or now >= tick:
                 await self._pass()
-                due = now + self.settings.passes.every_seconds
-            if self._outbox.dirty:
+                tick = now + self.settings.passes.every_seconds
+            if now >= self._flush_at:
+                self._flush_at = math.inf
                 await asyncio.to_thread(self._flush)
             if watch is not None:
                 notify("WATCHDOG=1")
@@ -236,11 +255,11 @@ class Daemon:
 
     def _take(self, result: PassResult) -> None:
         self.conditions = result.conditions
-        self.outcomes = {str(id_): outcome for id_, outcome in result.outcomes.items()}
-        self._last = result.sentence
+        self.outcomes = result.outcomes
+        self.last_pass = result.sentence
         if result.refused is not None:
             self.counters["refused desired states"] += 1
-        session = self._session
+        session = self.session
         if session is not None:
             session.send_reports()
             if result.ack is not None:
@@ -257,7 +276,7 @@ class Daemon:
     def _flush(self) -> None:
         with contextlib.suppress(OSError):  # losing it only sends a report twice
             if self._outbox.flush():
-                self._after_step(StepName.DROP_REPORTS)
+                self._holds.after_step(StepName.DROP_REPORTS)
 
     # What the link asks and tells.
 
@@ -288,7 +307,7 @@ class Daemon:
 
     def on_session(self, session: Session | None) -> None:
         """A new session gets every hold reported anew."""
-        self._session = session
+        self.session = session
         if session is not None:
             self.counters["sessions"] += 1
             self._everything = True
@@ -309,7 +328,9 @@ class Daemon:
                 "report not stored",
                 extra={"number": ack.number, "status": ack.status, "reason": ack.reason[:256]},
             )
-        self._wake.set()
+        if self._flush_at == math.inf:
+            self._flush_at = self.ports.clock.monotonic() + _FLUSH_AFTER_S
+            self._wake.set()
 
     def _version(self) -> tuple[int, int]:
         applied = self._holds.applied
@@ -319,52 +340,27 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """The answer to ``bcd status``."""
-        since_ms, until_ms = validity_ms(self.identity.current.leaf)
         epoch, generation = self._version()
-        session = self._session
+        connected = self.session is not None
         return {
             "nodeId": self.identity.node_id,
             "version": bcd.__version__,
             "processInstance": self.instance,
             "gateway": {
                 "address": self.settings.gateway.address,
-                "connected": session is not None,
-                "problem": self._link.problem,
-                "sessionEpoch": session.welcome.session_epoch if session is not None else 0,
+                "connected": connected,
+                "problem": self.link.problem,
+                "sessionEpoch": self.session.welcome.session_epoch if self.session else 0,
             },
-            "certificate": {
-                "notBefore": since_ms,
-                "notAfter": until_ms,
-                "renewAt": self.identity.renew_at_ms(),
-            },
+            "certificate": certificate_document(self.identity),
             "desired": {"epoch": epoch, "generation": generation},
-            "holds": [_hold_document(id_, o) for id_, o in sorted(self.outcomes.items())],
-            "conditions": [
-                {"type": c.type, "subject": c.subject, "message": c.message}
-                for c in self.conditions
-            ],
+            "holds": [hold_document(id_, o) for id_, o in sorted(self.outcomes.items())],
+            "conditions": [condition_document(condition) for condition in self.conditions],
             "reports": {"waiting": len(self._outbox), "nextNumber": self._outbox.next_number},
             "counters": dict(self.counters),
-            "lastPass": self._last,
+            "lastPass": self.last_pass,
         }
 
     def inventory_document(self) -> dict[str, Any]:
         """The answer to ``bcd inventory``."""
         return to_document(self.inventory())
-
-
-def _hold_document(allocation_id: str, outcome: Outcome) -> dict[str, Any]:
-    if isinstance(outcome, Failed):
-        return {
-            "allocationId": allocation_id,
-            "state": "failed",
-            "reason": outcome.reason,
-            "message": outcome.message,
-        }
-    return {
-        "allocationId": allocation_id,
-        "state": "bound",
-        "devices": list(getattr(outcome, "cdi_devices", ())),
-        "envFile": getattr(outcome, "env_file", ""),
-        "cgroupParent": getattr(outcome, "cgroup_parent", ""),
-    }

@@ -5,11 +5,13 @@ it is not older than the one accepted last. What is refused changes nothing. ``h
 once a pass, and the signed bytes are durable before anything acts on them.
 """
 
+import functools
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message import DecodeError
 
 from bcd.durable import replace_file
@@ -18,6 +20,7 @@ from bcd.model.errors import BrokenFile, InvalidInput
 from bcd.model.ids import NodeId
 from bcd.signing.certificates import (
     Role,
+    SpiffeId,
     chain_problem,
     parse_certificate,
     public_key,
@@ -101,23 +104,17 @@ def _verify(frame: pb.SignedDesiredState, trust: Trust, now_ms: int | None) -> A
         return _refused(frame, Refusal.MALFORMED, "too large")
     if not envelope.signature or not frame.certificate:
         return _refused(frame, Refusal.UNSIGNED)
-    try:
-        certificate = parse_certificate(frame.certificate)
-        key = public_key(certificate)
-        since_ms, until_ms = validity_ms(certificate)
-    except ValueError as error:
-        return _refused(frame, Refusal.FOREIGN_CHAIN, str(error))
-    problem = chain_problem(certificate, trust.bundle, (since_ms + until_ms) // 2)
-    if problem is not None:
-        return _refused(frame, Refusal.FOREIGN_CHAIN, problem)
-    subject = spiffe_id(certificate)
+    signer = _signer(frame.certificate, trust.bundle)
+    if isinstance(signer, str):
+        return _refused(frame, Refusal.FOREIGN_CHAIN, signer)
+    subject = signer.subject
     if subject is None or subject.role != Role.COMMAND:
         return _refused(frame, Refusal.WRONG_ROLE, str(subject))
     if subject.domain != trust.domain:
         return _refused(frame, Refusal.WRONG_DOMAIN, str(subject))
-    if now_ms is not None and not since_ms <= now_ms <= until_ms:
+    if now_ms is not None and not signer.since_ms <= now_ms <= signer.until_ms:
         return _refused(frame, Refusal.NOT_VALID_NOW, "check the clocks of host and placer")
-    if not opens(envelope, PayloadType.DESIRED_STATE, key):
+    if not opens(envelope, PayloadType.DESIRED_STATE, signer.key):
         return _refused(frame, Refusal.BAD_SIGNATURE)
     try:
         state = decode_desired(envelope.payload)
@@ -126,6 +123,34 @@ def _verify(frame: pb.SignedDesiredState, trust: Trust, now_ms: int | None) -> A
     if state.node_id != trust.node_id:
         return _refused(frame, Refusal.WRONG_NODE, state.node_id[:64])
     return Accepted(state, desired_hash(envelope.payload), frame.SerializeToString())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signer:
+    """A certificate whose chain holds; its role and its dates are judged each time."""
+
+    key: ec.EllipticCurvePublicKey
+    subject: SpiffeId | None
+    since_ms: int
+    until_ms: int
+
+
+@functools.lru_cache(maxsize=4)
+def _signer(der: bytes, bundle: tuple[x509.Certificate, ...]) -> _Signer | str:
+    """The signer of a state, or why its certificate does not chain to the bundle.
+
+    Kept for the few certificates that sign one state after the other.
+    """
+    try:
+        certificate = parse_certificate(der)
+        key = public_key(certificate)
+        since_ms, until_ms = validity_ms(certificate)
+    except ValueError as error:
+        return str(error)
+    problem = chain_problem(certificate, bundle, (since_ms + until_ms) // 2)
+    if problem is not None:
+        return problem
+    return _Signer(key=key, subject=spiffe_id(certificate), since_ms=since_ms, until_ms=until_ms)
 
 
 def _refused(frame: pb.SignedDesiredState, reason: Refusal, detail: str = "") -> Refused:

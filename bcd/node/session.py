@@ -112,9 +112,12 @@ class Session:
                 return greeting.result()
             return Lost("the gateway did not answer the Hello in time")
         finally:
-            timer.cancel()
-            if not greeting.done() or greeting.cancelled() or not self.welcome.protocol_version:
+            if not self.welcome.protocol_version:
                 self._call.cancel()
+            # Cancelling the call alone is not enough: a write that waits for the connection of a
+            # call that is cancelled meanwhile never returns.
+            for task in (greeting, timer):
+                task.cancel()
             await asyncio.gather(greeting, timer, return_exceptions=True)
 
     async def _greet(self, hello: gateway_pb2.Hello) -> SessionEnd | None:
@@ -195,7 +198,8 @@ class Session:
                 await self._wake.wait()
                 continue
             try:
-                await asyncio.wait_for(self._call.write(message), _WRITE_TIMEOUT_S)
+                async with asyncio.timeout(_WRITE_TIMEOUT_S):
+                    await self._call.write(message)
             except TimeoutError:
                 return Lost(f"the gateway did not read for {_WRITE_TIMEOUT_S:.0f} s")
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):

@@ -20,6 +20,8 @@ class SimulatedGpus:
         self._machine = machine
         self._sleep = sleep
         self._faults = FaultFile(machine.root)
+        self._made = GpuSnapshot()
+        self._made_for: Faults | None = None
         profile = machine.profile
         self._uuids = [
             f"GPU-{unit_uuid(machine.seed, index)}" for index in range(len(profile.gpus))
@@ -29,6 +31,11 @@ class SimulatedGpus:
     def snapshot(self) -> GpuSnapshot:
         """Devices by index, a GPU before its instances; lost ones are left out."""
         faults = self._faults.read()
+        if faults is not self._made_for:
+            self._made, self._made_for = self._make(faults), faults
+        return self._made
+
+    def _make(self, faults: Faults) -> GpuSnapshot:
         machine = self._machine
         devices: list[Device] = []
         edits: dict[str, DeviceEdits] = {}

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import socket
 from typing import Any
 
+import msgspec
 import pytest
 
 from bcd.model.report import Bound, Failed, FailureReason, Released
@@ -374,6 +376,25 @@ async def test_a_gateway_that_never_welcomes_is_left_after_a_while(
         await gateway.until(lambda: bool(gateway.inventories))
 
 
+async def test_a_port_that_takes_connections_and_says_nothing_is_left_after_a_while(
+    gateway: FakeGateway, site: Site
+) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))  # the kernel takes connections alone
+    port = silent.getsockname()[1]
+    address = msgspec.structs.replace(site.settings.gateway, address=f"127.0.0.1:{port}")
+    site.settings = msgspec.structs.replace(site.settings, gateway=address)
+    site.clock = clock = HandClock()
+    daemon = site.open()
+    async with running(daemon):
+        for _ in range(3):  # every dial ends, so that there is a next one
+            daemon.link.problem = ""
+            await eventually(lambda: len(clock._sleepers) > 1)
+            await clock.advance(16, settle_s=0.02)
+            await eventually(lambda: "did not answer" in daemon.status()["gateway"]["problem"])
+            await clock.advance(1, settle_s=0.02)
+    silent.close()
+
+
 async def test_a_gateway_of_another_protocol_is_named_in_the_status(
     gateway: FakeGateway, site: Site
 ) -> None:
@@ -418,14 +439,12 @@ async def test_a_gateway_of_another_authority_is_never_believed(
 ) -> None:
     stranger = FakeGateway()
     await stranger.start()
-    site.settings = type(site.settings)(
-        gateway=type(site.settings.gateway)(
-            address=stranger.address,
-            enroll_address=stranger.enroll_address,
-            max_backoff_seconds=0.1,
-        ),
-        paths=site.settings.paths,
+    addresses = msgspec.structs.replace(
+        site.settings.gateway,
+        address=stranger.address,
+        enroll_address=stranger.enroll_address,
     )
+    site.settings = msgspec.structs.replace(site.settings, gateway=addresses)
     daemon = site.open()
     async with running(daemon):
         await eventually(lambda: "unavailable" in daemon.status()["gateway"]["problem"])

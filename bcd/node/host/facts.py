@@ -5,6 +5,7 @@ Linux kernel. Every file may be missing: old kernels lack some, and a lost fact 
 the rest. Nodes that a GPU brings (coherent platforms) are its memory, not the host's.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ _NODE = re.compile(r"node([0-9]{1,5})\Z")
 _CPU = re.compile(r"cpu([0-9]{1,5})\Z")
 _PAGES = re.compile(r"hugepages-([0-9]{1,9})kB\Z")
 _TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
+_GPU = re.compile(r"[0-9a-fA-F:.]{7,16}\Z")
 _GPU_NODE = re.compile(r"^Node:\s+([0-9]{1,5})\s*$", re.MULTILINE)
 
 
@@ -24,10 +26,11 @@ class ProcSysHost:
     """Implements the ``Host`` port."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._cpu = root / "sys/devices/system/cpu"
-        self._node = root / "sys/devices/system/node"
-        self._kernel = root / "proc/sys/kernel"
+        # Texts, not Paths: a pass reads some twenty files, and joining Paths costs more than that.
+        self._root = str(root).rstrip("/")
+        self._cpu = f"{self._root}/sys/devices/system/cpu"
+        self._node = f"{self._root}/sys/devices/system/node"
+        self._kernel = f"{self._root}/proc/sys/kernel"
 
     def facts(self) -> HostFacts:
         """Everything, read now; what cannot be read is empty."""
@@ -36,85 +39,96 @@ class ProcSysHost:
         nodes = [self._numa_node(id_, online) for id_ in sorted(self._node_ids())]
         of_gpus = sum(node.memory_bytes for node in nodes if node.id in owned)
         return HostFacts(
-            hostname=self._text(self._kernel / "hostname").strip(),
-            boot_id=self._text(self._kernel / "random/boot_id").strip(),
-            kernel=self._text(self._kernel / "osrelease").strip(),
+            hostname=self._text(f"{self._kernel}/hostname").strip(),
+            boot_id=self._text(f"{self._kernel}/random/boot_id").strip(),
+            kernel=self._text(f"{self._kernel}/osrelease").strip(),
             driver_version="",
             cuda_version="",
             online_cpus=online,
             isolated_cpus=self._isolated(),
-            memory_bytes=max(0, self._memory(self._root / "proc/meminfo") - of_gpus),
+            memory_bytes=max(0, self._memory(f"{self._root}/proc/meminfo") - of_gpus),
             numa_nodes=tuple(node for node in nodes if node.id not in owned),
         )
 
     def machines_memory_bytes(self) -> int:
         """Memory charged to ``machine.slice``, where libvirt and systemd keep virtual machines."""
-        text = self._text(self._root / "sys/fs/cgroup/machine.slice/memory.current").strip()
+        text = self._text(f"{self._root}/sys/fs/cgroup/machine.slice/memory.current").strip()
         return int(text) if text.isdigit() else 0
 
     def _online(self) -> frozenset[int]:
-        online = self._cpulist(self._cpu / "online")
+        online = self._cpulist(f"{self._cpu}/online")
         # Kernels before 2.6.26 have no list; an offline CPU has no topology there.
         return online or frozenset(
-            id_ for id_, path in _numbered(self._cpu, _CPU) if (path / "topology").is_dir()
+            id_ for id_, path in _numbered(self._cpu, _CPU) if os.path.isdir(f"{path}/topology")
         )
 
     def _isolated(self) -> frozenset[int]:
-        at_boot = self._cpulist(self._cpu / "isolated")
-        partitions = self._cpulist(self._root / "sys/fs/cgroup/cpuset.cpus.isolated")
+        at_boot = self._cpulist(f"{self._cpu}/isolated")
+        partitions = self._cpulist(f"{self._root}/sys/fs/cgroup/cpuset.cpus.isolated")
         return at_boot | partitions
 
     def _node_ids(self) -> frozenset[int]:
-        online = self._cpulist(self._node / "online")
+        online = self._cpulist(f"{self._node}/online")
         return online or frozenset(id_ for id_, _ in _numbered(self._node, _NODE))
 
     def _gpu_nodes(self) -> Iterator[int]:
-        for path in sorted(self._root.glob("proc/driver/nvidia/gpus/*/numa_status")):
-            for match in _GPU_NODE.finditer(self._text(path)):
+        for _, path in _matching(f"{self._root}/proc/driver/nvidia/gpus", _GPU):
+            for match in _GPU_NODE.finditer(self._text(f"{path}/numa_status")):
                 yield int(match[1])
 
     def _numa_node(self, id_: int, online: frozenset[int]) -> NumaNode:
-        folder = self._node / f"node{id_}"
+        folder = f"{self._node}/node{id_}"
         # Some kernels list absent CPUs too; a mask is all that the oldest have.
-        cpus = self._cpulist(folder / "cpulist") or _mask(self._text(folder / "cpumap"))
+        cpus = self._cpulist(f"{folder}/cpulist") or _mask(self._text(f"{folder}/cpumap"))
         pools = (
             HugePagePool(size * 1024, int(total))
-            for size, path in _numbered(folder / "hugepages", _PAGES)
-            if (total := self._text(path / "nr_hugepages").strip()).isdigit()
+            for size, path in _numbered(f"{folder}/hugepages", _PAGES)
+            if (total := self._text(f"{path}/nr_hugepages").strip()).isdigit()
         )
         return NumaNode(
             id_,
             cpus & online,
-            self._memory(folder / "meminfo"),
+            self._memory(f"{folder}/meminfo"),
             tuple(sorted(pools, key=lambda pool: pool.page_bytes)),
         )
 
-    def _memory(self, path: Path) -> int:
+    def _memory(self, path: str) -> int:
         match = _TOTAL.search(self._text(path))
         return int(match[1]) * 1024 if match else 0
 
-    def _cpulist(self, path: Path) -> frozenset[int]:
+    def _cpulist(self, path: str) -> frozenset[int]:
         try:
             return parse_cpulist(self._text(path))
         except MalformedCpuList:
             return frozenset()  # "(null)" when a boot option is unset
 
-    def _text(self, path: Path) -> str:
+    def _text(self, path: str) -> str:
         try:
-            with path.open("rb") as file:
-                return file.read(_MAX_BYTES).decode(errors="replace")
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return ""
+        try:
+            return os.read(descriptor, _MAX_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+        finally:
+            os.close(descriptor)
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
+def _numbered(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    for match, path in _matching(folder, pattern):
+        yield int(match[1]), path
+
+
+def _matching(folder: str, pattern: re.Pattern[str]) -> Iterator[tuple[re.Match[str], str]]:
     try:
-        for path in folder.iterdir():
-            match = pattern.match(path.name)
-            if match:
-                yield int(match[1]), path
+        names = os.listdir(folder)
     except OSError:
         return
+    for name in names:
+        match = pattern.match(name)
+        if match:
+            yield match, f"{folder}/{name}"
 
 
 def _mask(text: str) -> frozenset[int]:
