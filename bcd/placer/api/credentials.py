@@ -1,6 +1,7 @@
 """What lets people, nodes and gateways in; for administrators."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bcd.model.caller import Caller
@@ -22,6 +23,7 @@ _DEFAULT_TOKEN_MS = 8 * HOUR_MS
 _DEFAULT_JOIN_MS = 15 * MINUTE_MS
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?\Z")
 _MAX_NAMES = 16
+_MAX_GRANTED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class CredentialCalls:
         require_admin(caller)
         grant = Grant(
             subject=bounded("subject", request.subject),
-            tenants=tuple(bounded("tenants", tenant) for tenant in request.tenants[:64]),
-            groups=tuple(bounded("groups", group) for group in request.groups[:64]),
+            tenants=_names("tenants", request.tenants),
+            groups=_names("groups", request.groups),
             admin=request.admin,
         )
         now_ms = await self.database.read(_now_ms)
@@ -94,6 +96,12 @@ class CredentialCalls:
             raise InvalidInput("csr", f"is not sound: {error}") from error
         certificates.record(tx, issued.row)
         return issued
+
+
+def _names(field: str, names: Sequence[str]) -> tuple[str, ...]:
+    if len(names) > _MAX_GRANTED:
+        raise InvalidInput(field, f"must have at most {_MAX_GRANTED} entries")
+    return tuple(bounded(f"{field}[{i}]", name) for i, name in enumerate(names))
 
 
 def _now_ms(tx: Transaction) -> int:

@@ -12,8 +12,17 @@ import grpc
 from google.protobuf.message import Message
 
 from bcd.model.caller import Caller
-from bcd.model.errors import AccessDenied, BcdError, InvalidInput, Reason, Unauthenticated
+from bcd.model.errors import (
+    AccessDenied,
+    BcdError,
+    InvalidInput,
+    Reason,
+    Unauthenticated,
+    Unavailable,
+)
+from bcd.placer.api.texts import text_with_nul
 from bcd.placer.pki.issuer import Issuer
+from bcd.store.database import StoreUnavailable
 from bcd.wire.status import encode_error
 from bcd.wire.unknown import unknown_field
 
@@ -37,23 +46,39 @@ class Edge:
         """Run a handler; its errors become the call's status."""
         try:
             caller = self._caller(context)
-            unknown = unknown_field(request)
-            if unknown is not None:
-                raise InvalidInput(unknown, "is not a known field")
+            _refuse_unsound(request)
             return await handler(caller, request)
+        except StoreUnavailable as error:
+            logger.warning("call failed", extra={"error": error.message})
+            await _abort(context, Unavailable("the database does not answer; try again"))
         except BcdError as error:
-            if error.reason in (Reason.INTERNAL, Reason.UNAVAILABLE):
-                logger.warning("call failed", extra={"error": error.message})
-            await _abort(context, error)
+            if error.reason is not Reason.INTERNAL:
+                await _abort(context, error)
+            logger.error("call failed", extra={"error": error.message})
+            await _abort(context, _internal())
         except Exception:
             logger.exception("call failed")
-            await _abort(context, BcdError("internal error; the server's log has the cause"))
+            await _abort(context, _internal())
 
     def _caller(self, context: Context) -> Caller:
         for key, value in context.invocation_metadata() or ():
             if key == "authorization" and isinstance(value, str) and value.startswith(_BEARER):
                 return self._issuer.caller_of(value.removeprefix(_BEARER))
         raise Unauthenticated("the call carries no bearer token; get one and set it")
+
+
+def _refuse_unsound(request: Message) -> None:
+    unknown = unknown_field(request)
+    if unknown is not None:
+        raise InvalidInput(unknown, "is not a known field")
+    unsound = text_with_nul(request)
+    if unsound is not None:
+        raise InvalidInput(unsound, "must not have a NUL character")
+
+
+def _internal() -> BcdError:
+    """All that a caller learns of what broke here."""
+    return BcdError("internal error; the server's log has the cause")
 
 
 async def _abort(context: Context, error: BcdError) -> NoReturn:

@@ -26,7 +26,7 @@ def bounded(field: str, text: str) -> str:
 def require_tenant(caller: Caller, tenant_id: str) -> None:
     """Raises AccessDenied unless the caller acts for the tenant or administers."""
     if not caller.admin and tenant_id not in caller.tenants:
-        raise AccessDenied(f"the token is not for tenant {tenant_id[:64]}")
+        raise AccessDenied(f"the token is not for tenant {tenant_id[:64]}", tenantId=tenant_id[:64])
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,15 +60,15 @@ class ReservationCalls:
         limit = request.limit if request.HasField("limit") else _DEFAULT_PAGE
         wanted = _filter(caller, request, limit)
         after = ReservationId(request.cursor) if request.cursor else None
-        rows, regions = await self.database.read(_page, wanted, after, limit)
+        found, regions = await self.database.read(_page, wanted, after, limit + 1)
+        rows, more = found[:limit], len(found) > limit
         shown = [
             encode_reservation(view)
             for row, view in rows
             if self._may(caller, Action.READ, row, regions[row.pool_id])
         ]
-        full = len(rows) == limit
         return pb.ListReservationsResponse(
-            reservations=shown, next_cursor=rows[-1][0].id if rows and full else ""
+            reservations=shown, next_cursor=rows[-1][0].id if more else ""
         )
 
     async def release(
