@@ -182,7 +182,9 @@ class Link:
                 if isinstance(successor, Session):
                     await _end(running)
                     running = self._enter(successor, candidate)
-                    failures, pause_s = 0, 0.0
+                    failures = 0
+                    # A candidate that is left could not be written: not again at once.
+                    pause_s = 0.0 if self.identity.candidate is None else _RENEWALS_APART_S
                 else:
                     failures, pause_s = failures + 1, self._backoff(failures)
                     self._say(successor, pause_s)
@@ -239,7 +241,7 @@ class Link:
 
     def _enter(self, session: Session, credentials: Credentials) -> "asyncio.Task[SessionEnd]":
         if credentials is self.identity.candidate:
-            self.identity.promote()
+            self._promote()
         self._session = session
         self.problem = ""
         log.info(
@@ -252,6 +254,12 @@ class Link:
         )
         self.owner.on_session(session)
         return asyncio.ensure_future(session.run())
+
+    def _promote(self) -> None:
+        try:
+            self.identity.promote()
+        except OSError as error:
+            log.error("proven certificate cannot be kept", extra={"problem": str(error)})
 
     def _leave(self) -> None:
         self._session = None

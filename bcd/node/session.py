@@ -1,9 +1,9 @@
 """One stream to a gateway: Hello, Welcome, then reports up and desired states down, to its end.
 
 One reader and one writer task per stream: gRPC allows no concurrent writes, and cancelling a
-read ends the call. What waits to be written is bounded: Ack, inventory and heartbeat are slots
-where the newest wins, and reports stay in the outbox until they are acknowledged. ``link``
-opens sessions; ``daemon`` is the sink of what they bring.
+read ends the call. What waits to be written is bounded: inventory and heartbeat are slots where
+the newest wins, Acks a short queue, and reports stay in the outbox until they are acknowledged.
+``link`` opens sessions; ``daemon`` is the sink of what they bring.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from bcd.wire.node.v1 import gateway_pb2_grpc as rpc
 log = logging.getLogger(__name__)
 
 _WINDOW = 64
+_MAX_ACKS = 16
 _WRITE_TIMEOUT_S = 10.0
 _GOODBYE_TIMEOUT_S = 2.0
 _LAST_READ_S = 1.0
@@ -95,7 +96,7 @@ class Session:
         self._after_step = after_step
         self._unknown = unknown
         self._wake = asyncio.Event()
-        self._ack: gateway_pb2.Ack | None = None
+        self._acks: deque[gateway_pb2.Ack] = deque(maxlen=_MAX_ACKS)
         self._inventory_due = False
         self._heartbeat_due = False
         self._reports: deque[Entry] = deque()
@@ -150,8 +151,10 @@ class Session:
         self._wake.set()
 
     def send_ack(self, ack: gateway_pb2.Ack) -> None:
-        """Send an Ack; a newer one takes its place."""
-        self._ack = ack
+        """Send an Ack; it takes the place of an unsent one for the same state."""
+        if self._acks and self._acks[-1].hash == ack.hash:
+            self._acks.pop()
+        self._acks.append(ack)
         self._wake.set()
 
     def send_reports(self) -> None:
@@ -226,9 +229,8 @@ class Session:
             self._in_flight[entry.number] = self._clock.monotonic()
             envelope = envelope_pb2.Envelope.FromString(entry.envelope)
             return gateway_pb2.ConnectRequest(report=envelope)
-        if self._ack is not None:
-            ack, self._ack = self._ack, None
-            return gateway_pb2.ConnectRequest(ack=ack)
+        if self._acks:
+            return gateway_pb2.ConnectRequest(ack=self._acks.popleft())
         if self._inventory_due:
             self._inventory_due = False
             return gateway_pb2.ConnectRequest(inventory=self._inventory())

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,9 +54,11 @@ class Process:
         return self.errors.read_text()
 
 
-async def start(arguments: Sequence[str], errors: Path) -> Process:
+async def start(
+    arguments: Sequence[str], errors: Path, environment: Mapping[str, str] | None = None
+) -> Process:
     """Start ``python`` with arguments, stderr into a file."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    home = {"PYTHONPATH": str(Path(__file__).parents[2])}
     with errors.open("ab") as sink:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -64,16 +66,16 @@ async def start(arguments: Sequence[str], errors: Path) -> Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=sink,
-            env=environment,
+            env={**os.environ, **home, **(environment or {})},
         )
     return Process(process, errors)
 
 
-async def start_bcd(site: Site) -> Process:
+async def start_bcd(site: Site, environment: Mapping[str, str] | None = None) -> Process:
     """``bcd run --sim`` on a site."""
     config = write_config(site)
     arguments = ["-m", "bcd.cli.bcd", "run", "--config", str(config), "--sim", site.profile]
-    return await start(arguments, site.root / "errors.log")
+    return await start(arguments, site.root / "errors.log", environment)
 
 
 async def start_killed(site: Site, count: int, log: Path) -> Process:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -278,6 +279,34 @@ def change(config: Path, text: str) -> None:
 
 def read(config: Path) -> str:
     return config.read_text()
+
+
+async def test_systemd_hears_ready_without_a_gateway_then_the_watchdog_and_the_end(
+    site: Site, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    await held(site, gateway)
+    (site.env / f"{alloc_id(1)}.env").unlink()
+    await gateway.stop()
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(channel, lambda: listen(channel, heard, site))
+        systemd = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        daemon = await start_bcd(site, systemd)
+        await eventually(lambda: heard.count("WATCHDOG=1") > 2)
+        assert await daemon.end() == 0
+        loop.remove_reader(channel)
+    assert heard.index("READY=1 with env file") < heard.index("WATCHDOG=1")
+    assert "STATUS=1 of 1 holds stand" in " ".join(heard)
+    assert heard[-1] == "STOPPING=1"
+
+
+def listen(channel: socket.socket, heard: list[str], site: Site) -> None:
+    """Take one message; with READY=1 look whether the hold stands already."""
+    message = channel.recv(4096).decode()
+    heard.append(f"{message} with env file" if message == "READY=1" and site.envs() else message)
 
 
 async def test_logs_are_json_without_secrets(site: Site, gateway: FakeGateway) -> None:

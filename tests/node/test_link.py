@@ -71,7 +71,6 @@ async def reach_renewal(daemon: Daemon, clock: HandClock) -> None:
     """Hours in a moment, then the seconds around the renewal slowly enough for the network."""
     due_s = (daemon.identity.renew_at_ms() - clock.wall_ms()) / 1000
     await clock.advance(due_s - 5, settle_s=0.0005)
-    assert daemon.identity.candidate is None
     await seconds(clock, 10)
 
 
@@ -119,6 +118,26 @@ async def test_a_candidate_that_is_not_taken_leaves_the_old_session_alone(
         await seconds(clock, 80)
         await gateway.until(lambda: bool(gateway.fencings))
         await eventually(lambda: daemon.identity.current is not old)
+
+
+def forget_candidate(site: Site) -> None:
+    """From here on the candidate cannot be renamed."""
+    (site.state / "candidate/credentials.pem").unlink()
+
+
+async def test_a_proven_certificate_that_cannot_be_written_costs_no_session(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_identity(site.state).offer(gateway.node_credentials(site.node_id))
+    site.clock = clock = HandClock()
+    daemon = site.open()
+    forget_candidate(site)
+    async with running(daemon):
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+        await seconds(clock, 30)
+        assert len(gateway.hellos) == 2
+        assert site.node_id in gateway.streams
+    assert "proven certificate cannot be kept" in caplog.messages
 
 
 async def test_a_kill_between_renewal_and_proof_leaves_both_identities_usable(
