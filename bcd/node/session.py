@@ -182,10 +182,10 @@ class Session:
             if reader in done:
                 return reader.result()
             end = done.pop().result()
-            if isinstance(end, Lost):
-                # A write fails as soon as the gateway is gone; its Goaway may be still unread.
-                await asyncio.wait({reader}, timeout=_LAST_READ_S)
-            return reader.result() if reader.done() else end
+            # A write fails as soon as the gateway is gone, its Goaway may be still unread; and a
+            # Goodbye is only on its way until the gateway ends the stream.
+            await asyncio.wait({reader}, timeout=_LAST_READ_S)
+            return reader.result() if reader.done() and isinstance(end, Lost) else end
         finally:
             for task in (reader, *others):
                 task.cancel()
