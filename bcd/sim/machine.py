@@ -158,13 +158,13 @@ def _make_node(path: Path, device: int) -> None:
         found = os.lstat(path)
         if stat.S_ISCHR(found.st_mode) and found.st_rdev == device:
             return
-        if os.geteuid() != 0:
-            raise PermissionError(path)
-        os.unlink(path)
     except FileNotFoundError:
         pass
-    os.mknod(path, stat.S_IFCHR | 0o666, device)
-    os.chmod(path, 0o666)  # noqa: S103 - as the driver makes them
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    os.mknod(fresh, stat.S_IFCHR | 0o666, device)
+    os.chmod(fresh, 0o666)  # noqa: S103 - as the driver makes them
+    os.replace(fresh, path)
 
 
 def _wanted_nodes(profile: Profile) -> Iterator[tuple[str, int]]:

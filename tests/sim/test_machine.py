@@ -80,13 +80,21 @@ def test_nodes_are_character_devices_with_numbers_of_their_own(tmp_path: Path) -
     machine = build(tmp_path, "hgx-a100-mig")
     paths = [path for path in (tmp_path / "dev").rglob("nvidia*") if not path.is_dir()]
     assert len(paths) == 8 + 4 + 2 * 11
-    if os.geteuid() == 0:
-        assert machine.real_nodes
+    assert machine.real_nodes is may_make_nodes(tmp_path)
+    if machine.real_nodes:
         found = [os.lstat(path) for path in paths]
         assert all(stat.S_ISCHR(f.st_mode) for f in found)
         assert len({f.st_rdev for f in found}) == len(paths)
         # Majors for local and experimental use: no driver of this machine answers on them.
         assert {os.major(f.st_rdev) for f in found} == {60, 61}
+
+
+def may_make_nodes(folder: Path) -> bool:
+    try:
+        os.mknod(folder / "probe", stat.S_IFCHR | 0o600, os.makedev(60, 0))
+    except PermissionError:
+        return False
+    return True
 
 
 def test_a_user_who_may_make_no_nodes_gets_files_and_is_told(
