@@ -167,6 +167,17 @@ class System:
         )
 
     def __enter__(self) -> "System":
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
         self.run(*self.placer_launcher, "--config", str(self.placer_file), "init")
         with_gateway = () if self.separate else ("--with-gateway",)
         self.program(
@@ -180,9 +191,8 @@ class System:
         self.wait_api()
         if self.separate:
             self._start_gateway()
-        return self
 
-    def __exit__(self, *_error: object) -> None:
+    def _stop(self) -> None:
         for program in reversed(self.programs.values()):
             if program.alive():
                 program.kill(signal.SIGTERM)
