@@ -1,5 +1,6 @@
 """What lets people, nodes and gateways in; for administrators."""
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from bcd.wire.compute.v1 import admin_pb2_grpc
 
 _DEFAULT_TOKEN_MS = 8 * HOUR_MS
 _DEFAULT_JOIN_MS = 15 * MINUTE_MS
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?\Z")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_DNS_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\Z")
+_MAX_NAME = 253
 _MAX_NAMES = 16
 _MAX_GRANTED = 64
 
@@ -75,7 +78,7 @@ class CredentialCalls:
         if not is_plain_name(request.gateway_id):
             raise InvalidInput("gatewayId", "must be a short name of letters, digits, '-._'")
         names = tuple(request.names)
-        if not 0 < len(names) <= _MAX_NAMES or not all(_HOST.match(name) for name in names):
+        if not 0 < len(names) <= _MAX_NAMES or not all(_is_host(name) for name in names):
             raise InvalidInput("names", f"must be 1 to {_MAX_NAMES} DNS names or addresses")
         issued = await self.database.write(
             self._issue_gateway, request.gateway_id, request.csr, names
@@ -96,6 +99,14 @@ class CredentialCalls:
             raise InvalidInput("csr", f"is not sound: {error}") from error
         certificates.record(tx, issued.row)
         return issued
+
+
+def _is_host(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return len(name) <= _MAX_NAME and _DNS_NAME.match(name) is not None
+    return "%" not in name  # a zone means something on one host only
 
 
 def _names(field: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from bcd.model.errors import Reason
 from bcd.placer.pki.issuer import Grant, Issuer
-from bcd.placer.pki.state import CA_FILE, init_state
+from bcd.placer.pki.state import CA_FILE, init_state, load_state
 from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings
 from bcd.store import events, reservations
@@ -52,8 +52,9 @@ class Client:
 
     async def create(self, key: str = "k", count: int = 1, **changes: Any) -> pb.Reservation:
         """Reserve GPUs for an hour."""
+        pool_id = changes.pop("pool_id", self.pool_id)
         answer = await self.call(
-            self.reservations.CreateReservation, creation(self.pool_id, key, count, **changes)
+            self.reservations.CreateReservation, creation(pool_id, key, count, **changes)
         )
         made: pb.Reservation = answer.reservation
         return made
@@ -123,23 +124,31 @@ class Site:
         return [event.type for event in found]
 
 
-def settings_of(database_url: str, folder: Path) -> PlacerSettings:
+def settings_of(database_url: str, state: Path) -> PlacerSettings:
     """Settings for a placer on a free port."""
     return PlacerSettings(
         database=database_url,
-        state=folder / "placer",
+        state=state,
         trust_domain=DOMAIN,
         api=ApiSettings(listen="127.0.0.1:0"),
     )
 
 
+@pytest.fixture(scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of an installation, made once: no test here changes it."""
+    folder = tmp_path_factory.mktemp("placer") / "state"
+    init_state(folder, DOMAIN)
+    return folder
+
+
 @pytest.fixture
 async def site(
-    database: Database, database_url: str, clock: DatabaseClock, tmp_path: Path
+    database: Database, database_url: str, clock: DatabaseClock, state: Path
 ) -> AsyncIterator[Site]:
     """A placer with one pool and a quota of 16 GPUs, without nodes."""
-    settings = settings_of(database_url, tmp_path)
-    secrets = init_state(settings.state, DOMAIN)
+    settings = settings_of(database_url, state)
+    secrets = load_state(state, DOMAIN)
     placer = Placer(settings, database, secrets)
     world = World(database, secrets.authority)
     await world.add_pool()
