@@ -1,6 +1,8 @@
 """Runs passes over a world in memory, and ends them in the middle of a step."""
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +55,7 @@ class Node:
     after_step: Callable[[steps.StepName], None] = lambda _: None
 
     def __post_init__(self) -> None:
+        weakref.finalize(self, shutil.rmtree, self.folder, True)
         self.start()
 
     def start(self) -> None:

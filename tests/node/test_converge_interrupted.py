@@ -5,9 +5,6 @@ only, a spec never stands before what it promises, and a hold is not taken away 
 release is owed.
 """
 
-import shutil
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -81,17 +78,8 @@ def mains(node: Node) -> dict[AllocationId, bytes]:
     return found
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[Node]]:
-    made: list[Node] = []
-    yield made
-    for node in made:
-        shutil.rmtree(node.folder, ignore_errors=True)
-
-
-def start(nodes: list[Node], first: DesiredState, changes: tuple[tuple[str, int], ...]) -> Node:
+def start(first: DesiredState, changes: tuple[tuple[str, int], ...]) -> Node:
     node = Node()
-    nodes.append(node)
     node.settle(first)
     tamper(node, changes)
     return node
@@ -101,27 +89,24 @@ SETTINGS = settings(
     max_examples=150,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow],
 )
 
 
 @SETTINGS
 @given(assignments(), assignments(), tampering())
 def test_killed_after_any_step_the_next_passes_reach_the_same_end(
-    nodes: list[Node],
     first: tuple[Assignment, ...],
     second: tuple[Assignment, ...],
     changes: tuple[tuple[str, int], ...],
 ) -> None:
-    begun = start(nodes, state(*first), changes)
+    begun = start(state(*first), changes)
     then = state(*second, generation=2)
     whole = begun.copy()
-    nodes.append(whole)
     count = len(whole.plan(then).steps)
     whole.settle(then)
     for kill_after in range(1, count + 1):
         node = begun.copy()
-        nodes.append(node)
 
         def kill(_: StepName, node: Node = node, kill_after: int = kill_after) -> None:
             if len(node.done) == kill_after:
@@ -142,12 +127,11 @@ def test_killed_after_any_step_the_next_passes_reach_the_same_end(
 @SETTINGS
 @given(assignments(), assignments(), tampering())
 def test_after_every_step_the_rules_of_specs_and_releases_hold(
-    nodes: list[Node],
     first: tuple[Assignment, ...],
     second: tuple[Assignment, ...],
     changes: tuple[tuple[str, int], ...],
 ) -> None:
-    node = start(nodes, state(*first), changes)
+    node = start(state(*first), changes)
     then = state(*second, generation=2)
     kept = {entry.allocation_id for entry in second}
     before = mains(node)
