@@ -293,10 +293,14 @@ class World:
             ),
         )
 
+    async def held(self, node: FakeNode) -> Sequence[Allocation]:
+        """What the node's desired state assigns."""
+        return await self.database.read(allocations.on_node, node.id)
+
     async def bind(self, *all_nodes: FakeNode) -> None:
         """Every node reports what its desired state assigns as bound, honestly signed."""
         for node in all_nodes:
-            for allocation in await self.database.read(allocations.on_node, node.id):
+            for allocation in await self.held(node):
                 await self.send(node, node.seal(node.report(allocation)), allocation.id)
         await self.work()
 
