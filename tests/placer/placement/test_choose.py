@@ -237,6 +237,84 @@ def test_instances_of_a_large_host_fit_exactly_when_enough_are_free(
         assert len(set().union(*found)) == sum(counts)
 
 
+# Hosts on which not every way can be looked at
+
+
+def large(numas: int = 4, each: int = 4, models: Sequence[str] = ("H100",)) -> tuple[Device, ...]:
+    """Whole GPUs: a switch for each NUMA node, models taking turns."""
+    return tuple(
+        gpu(f"g{i}", i // each, domain=f"s{i // each}", model=models[i % len(models)])
+        for i in range(numas * each)
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "count", "expected"),
+    [
+        (set(), 8, set(range(8))),
+        ({0}, 8, {4, 5, 6, 7, 8, 9, 10, 11}),
+        ({0, 4, 8}, 7, {12, 13, 14, 15, 1, 2, 3}),
+        ({0, 1, 4}, 5, {5, 6, 7, 2, 3}),
+        (set(range(12)), 4, {12, 13, 14, 15}),
+    ],
+    ids=["empty", "one taken", "whole first", "broken ones first", "the last node"],
+)
+def test_a_large_host_gives_whole_numa_nodes_before_it_breaks_one(
+    taken: set[int], count: int, expected: set[int]
+) -> None:
+    host = large()
+    free = bookable(host) & ~mask(taken)
+    found = picked(host, free, ask(count))
+    assert broken(whole_sets(host, free), mask(found)) == broken(
+        whole_sets(host, free), mask(expected)
+    )
+    assert len(found) == count
+
+
+@given(
+    st.integers(3, 5),
+    st.integers(4, 6),
+    st.sets(st.integers(0, 29), max_size=12),
+    st.integers(1, 12),
+    st.sampled_from(Topology),
+)
+def test_a_large_host_fits_one_entry_exactly_when_some_group_is_large_enough(
+    numas: int, each: int, taken: set[int], count: int, topology: Topology
+) -> None:
+    host = large(numas, each)
+    free = bookable(host) & ~mask(taken)
+    found = pick(host, free, ask(count, topology))
+    parts = [free & mask(range(n * each, (n + 1) * each)) for n in range(numas)]
+    groups = [free] if topology is ANY or count == 1 else parts
+    assert (found is not None) == any(group.bit_count() >= count for group in groups)
+    if found is not None:
+        assert found[0] <= set(bits(free))
+        assert satisfies([host[i] for i in found[0]], ask(count, topology))
+
+
+@given(st.sets(st.integers(0, 15), max_size=6), st.integers(1, 8), st.integers(1, 8))
+def test_a_large_host_serves_any_model_beside_one_that_is_named(
+    taken: set[int], some: int, named: int
+) -> None:
+    host = large(models=("H100", "A100"))
+    free = bookable(host) & ~mask(taken)
+    h100 = mask(i for i in bits(free) if host[i].model == "H100")
+    found = pick(host, free, ask(some), ask(named, model="h100"))
+    fits = named <= h100.bit_count() and some + named <= free.bit_count()
+    assert (found is not None) == fits
+    if found is not None:
+        assert not found[0] & found[1]
+        assert found[1] <= set(bits(h100))
+
+
+def test_a_large_host_goes_back_where_a_strict_entry_took_too_much() -> None:
+    host = large(numas=3, each=6)
+    found = pick(host, bookable(host), ask(6, NVLINK_ALL), ask(5, SAME_NUMA), ask(4, NVLINK_ALL))
+    assert found is not None
+    assert [len(part) for part in found] == [6, 5, 4]
+    assert pick(host, bookable(host), *(ask(4, NVLINK_ALL) for _ in range(4))) is None
+
+
 def test_what_stays_free_of_the_asked_kind_is_counted() -> None:
     choice = choose(shape(dgx("a")), EIGHT, EIGHT, (ask(3),))
     assert isinstance(choice, Choice)
