@@ -12,15 +12,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def each(what: str, items: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
-    """Do the work of a pass item by item; one that fails is logged and stops no other."""
-    for item in items:
-        try:
-            await work(item)
-        except Exception:
-            logger.exception("%s failed; the next pass tries again", what, extra={"item": item})
-
-
 class Loop:
     """Runs ``pass_once`` on wake-ups of the topics and at least every ``tick_s`` seconds.
 
@@ -61,11 +52,10 @@ class Loop:
                 stop()
 
     async def _one_pass(self) -> float:
-        try:
-            rest_s = await self._pass_once()
-        except Exception:
-            logger.exception("pass failed; the next one observes again", extra={"loop": self._name})
+        done = await _attempt("pass", self._pass_once(), loop=self._name)
+        if done is None:
             return min(self._tick_s, 1.0)
+        (rest_s,) = done
         return self._tick_s if rest_s is None else rest_s
 
     async def _rest(self, seconds: float) -> None:
@@ -74,3 +64,22 @@ class Loop:
                 await self._woken.wait()
         except TimeoutError:
             return
+
+
+async def each(
+    what: str, items: Iterable[T], work: Callable[[T], Awaitable[object]]
+) -> Sequence[T]:
+    """Do the work of a pass item by item; one that fails is logged and stops no other.
+
+    Returns those that failed.
+    """
+    return [item for item in items if await _attempt(what, work(item), item=item) is None]
+
+
+async def _attempt(what: str, work: Awaitable[T], **fields: object) -> tuple[T] | None:
+    """The result, or None for a failure, which is logged with the fields."""
+    try:
+        return (await work,)
+    except Exception:
+        logger.exception("%s failed; the next pass observes again", what, extra=fields)
+        return None

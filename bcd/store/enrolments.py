@@ -115,6 +115,18 @@ def claim(tx: Transaction, limit: int) -> Sequence[Enrolment]:
     return [Enrolment(id=row["id"], kind=row["kind"], body=bytes(row["body"])) for row in rows]
 
 
+def take(tx: Transaction, enrolment_id: str) -> Enrolment | None:
+    """One request, kept from other placers until the commit; None when it waits no longer."""
+    row = tx.one(
+        "SELECT id, kind, body FROM enrolments WHERE id = :id AND answered_ms IS NULL"
+        f"{tx.skip_locked}",
+        id=enrolment_id,
+    )
+    if row is None:
+        return None
+    return Enrolment(id=row["id"], kind=row["kind"], body=bytes(row["body"]))
+
+
 def answer(tx: Transaction, enrolment_id: str, reply: Answer) -> None:
     """Answer a request and wake the gateway that waits for it."""
     tx.run(

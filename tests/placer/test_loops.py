@@ -111,6 +111,6 @@ async def test_each_item_gets_its_work_though_others_fail(
         done.append(item)
 
     with caplog.at_level(logging.ERROR):
-        await each("working", range(5), work)
-    assert done == [0, 2, 4]
+        failed = await each("working", range(5), work)
+    assert (done, failed) == ([0, 2, 4], [1, 3])
     assert caplog.text.count("working failed") == 2

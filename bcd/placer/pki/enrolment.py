@@ -1,7 +1,6 @@
 """Answers enrolments and renewals that gateways relay; trusts nothing but tokens and old keys."""
 
 import hashlib
-import logging
 import re
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,8 +8,8 @@ from typing import TypeVar
 from cryptography import x509
 from google.protobuf.message import DecodeError
 
-from bcd.model.errors import BcdError
 from bcd.model.ids import is_type_id
+from bcd.placer.loops import each
 from bcd.placer.pki.authority import Authority, Issued, names_of, role_of
 from bcd.placer.pki.join import authentic
 from bcd.signing import certificates as x509_profile
@@ -23,11 +22,11 @@ from bcd.store.enrolments import Answer, Enrolment
 from bcd.wire.node.v1 import enrollment_pb2 as pb
 from bcd.wire.node.v1 import envelope_pb2
 
-logger = logging.getLogger(__name__)
-
 M = TypeVar("M", pb.EnrollRequest, pb.RenewRequest, pb.Renewal)
 
 _KEY_ID = re.compile(r"[0-9a-f]{64}\Z")
+_BATCH = 64
+_BROKEN = Answer(None, "the request cannot be processed; the placer's log has the cause")
 _RENEWABLE = x509_profile.WORKLOAD_ROLES | {x509_profile.Role.GATEWAY}
 
 
@@ -154,31 +153,20 @@ class EnrolmentKeeper:
         self._enroller = enroller
 
     async def answer_pass(self) -> float | None:
-        """Answer every request that waits, each in a transaction of its own."""
-        while await self._answer_next():
-            pass
-        return None
+        """Answer every request that waits, each in a transaction of its own.
 
-    async def _answer_next(self) -> bool:
-        """One request; one that breaks the answering is refused, so that it stops no other."""
-        claimed: list[str] = []
-        try:
-            return await self._database.write(self._answer_one, claimed)
-        except BcdError:
-            raise  # the database is away: nothing that a request could have brought about
-        except Exception:
-            if not claimed:
-                raise
-            logger.exception("enrolment broke", extra={"enrolment": claimed[-1]})
-            refusal = Answer(
-                None, "the request cannot be processed; the placer's log has the cause"
-            )
-            await self._database.write(enrolments.answer, claimed[-1], refusal)
-            return True
+        One that breaks the answering is refused, so that it breaks nothing a second time.
+        """
+        waiting = await self._database.write(enrolments.claim, _BATCH)
+        broken = await each("answering an enrolment", [w.id for w in waiting], self._answer)
+        for enrolment_id in broken:
+            await self._database.write(enrolments.answer, enrolment_id, _BROKEN)
+        return 0.0 if len(waiting) == _BATCH else None
 
-    def _answer_one(self, tx: Transaction, claimed: list[str]) -> bool:
-        waiting = enrolments.claim(tx, 1)
-        for request in waiting:
-            claimed.append(request.id)
+    async def _answer(self, enrolment_id: str) -> None:
+        await self._database.write(self._answer_one, enrolment_id)
+
+    def _answer_one(self, tx: Transaction, enrolment_id: str) -> None:
+        request = enrolments.take(tx, enrolment_id)
+        if request is not None:
             self._enroller.answer(tx, request)
-        return bool(waiting)
