@@ -36,7 +36,8 @@ def generate(target: Path) -> list[Path]:
 
 def committed() -> list[Path]:
     """The generated files in the tree, relative to the repository."""
-    return sorted(path.relative_to(ROOT) for path in (ROOT / "bcd/wire").glob("**/*_pb2*.py*"))
+    found = (ROOT / "bcd/wire").glob("**/*_pb2*.py*")
+    return sorted(path.relative_to(ROOT) for path in found if path.suffix in (".py", ".pyi"))
 
 
 def differences(fresh: Path, made: list[Path]) -> list[str]:
