@@ -1,10 +1,15 @@
 """The placer's fixtures: a world with one pool and a quota."""
 
 import pytest
+from hypothesis import settings
 
 from bcd.store.database import Database
 from tests.clock import DatabaseClock
 from tests.placer.world import World, new_authority
+
+# A busy machine says nothing about what is tested.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture
