@@ -5,6 +5,7 @@ Linux kernel. Every file may be missing: old kernels lack some, and a lost fact 
 the rest. Nodes that a GPU brings (coherent platforms) are its memory, not the host's.
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ _PAGES = re.compile(r"hugepages-([0-9]{1,9})kB\Z")
 _TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
 _GPU = re.compile(r"[0-9a-fA-F:.]{7,16}\Z")
 _GPU_NODE = re.compile(r"^Node:\s+([0-9]{1,5})\s*$", re.MULTILINE)
+# The kernel's lists are the same in pass after pass.
+_known_cpulist = functools.lru_cache(maxsize=256)(parse_cpulist)
 
 
 class ProcSysHost:
@@ -98,7 +101,7 @@ class ProcSysHost:
 
     def _cpulist(self, path: str) -> frozenset[int]:
         try:
-            return parse_cpulist(self._text(path))
+            return _known_cpulist(self._text(path))
         except MalformedCpuList:
             return frozenset()  # "(null)" when a boot option is unset
 
