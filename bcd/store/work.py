@@ -59,13 +59,14 @@ def drop(tx: Transaction, key: str) -> None:
 def claim(tx: Transaction, limit: int) -> Sequence[Claim]:
     """Take up to ``limit`` due subjects, most overdue first."""
     token = secrets.token_hex(8)
+    # Chosen once and for all: a sub-query that skips what it locked itself may be run again for
+    # every row, and then it finds others.
     rows = tx.all(
-        "UPDATE work SET lock_token = :token,"
-        " lock_until_ms = compute_now() + :lease_ms,"
-        " attempts = attempts + 1 WHERE key IN (SELECT key FROM work"
+        "WITH due AS MATERIALIZED (SELECT key AS due_key FROM work"
         " WHERE wake_ms <= compute_now() AND lock_until_ms <= compute_now()"
         f" ORDER BY wake_ms, key LIMIT :limit{tx.skip_locked})"
-        " RETURNING key, attempts, wake_ms",
+        " UPDATE work SET lock_token = :token, lock_until_ms = compute_now() + :lease_ms,"
+        " attempts = attempts + 1 FROM due WHERE key = due_key RETURNING key, attempts, wake_ms",
         token=token,
         lease_ms=LEASE_MS,
         limit=limit,
