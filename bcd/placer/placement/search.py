@@ -48,15 +48,16 @@ def _scored(
     end_ms: int,
     avoid: frozenset[NodeId],
 ) -> Iterator[tuple[_Score, Choice]]:
-    if group.is_simple(start_ms, end_ms):
-        choice = choose(group.shape, group.bookable, group.free, asks)
-        first = next((node_id for node_id in group.ids if node_id not in avoid), None)
-        if choice is not None and first is not None:
-            yield (choice.broken, choice.leftover, FOREVER, first), choice
-        return
-    for node_id in group.ids:
+    apart = view.apart(group, start_ms, end_ms)
+    for node_id in apart:
         if node_id not in avoid:
             yield from _scored_node(view.nodes[node_id], asks, start_ms, end_ms)
+    out = avoid.union(apart)
+    first = next((node_id for node_id in group.ids if node_id not in out), None)
+    if first is not None:
+        choice = choose(group.shape, group.bookable, group.free, asks)
+        if choice is not None:
+            yield (choice.broken, choice.leftover, FOREVER, first), choice
 
 
 def _scored_node(

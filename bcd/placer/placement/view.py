@@ -107,7 +107,8 @@ class NodeView:
 class Group:
     """Schedulable nodes of one shape with the same atoms free of all bookings; ids ascend.
 
-    ``first_end`` and ``last_start`` bound those of the members, also of some that left.
+    ``first_end`` and ``last_start`` bound those of the members, also of some that left; the view's
+    ``apart`` puts them right.
     """
 
     shape: Shape
@@ -140,6 +141,15 @@ class PoolView:
     def groups(self) -> Iterable[Group]:
         """Groups of schedulable nodes."""
         return self._groups.values()
+
+    def apart(self, group: Group, start_ms: int, end_ms: int) -> Sequence[NodeId]:
+        """The members that are not simple for the window: each must be looked at by itself."""
+        if group.is_simple(start_ms, end_ms):
+            return ()
+        members = [self._nodes[node_id] for node_id in group.ids]
+        group.first_end = min(node.first_end for node in members)
+        group.last_start = max(node.last_start for node in members)
+        return [node.facts.id for node in members if not node.is_simple(start_ms, end_ms)]
 
     def put(self, node: NodeView) -> None:
         """Add a node or replace what was known of it."""

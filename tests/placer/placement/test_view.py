@@ -52,6 +52,17 @@ def test_nodes_alike_are_one_group_and_leave_it_one_by_one() -> None:
     assert [group.ids for group in view.groups] == [["n0", "n2"]]
 
 
+def test_only_members_with_bookings_beside_the_window_are_looked_at_by_themselves() -> None:
+    view = pool(Host(f"n{i}", dgx(f"h{i}"), busy(8, 0, 100 + i)) for i in range(4))
+    (group,) = view.groups
+    assert view.apart(group, 50, 60) == ()
+    assert view.apart(group, 102, 110) == ["n0", "n1", "n2"]
+    for gone in ("n0", "n1", "n2"):
+        view.drop(NodeId(gone))
+    assert view.apart(group, 102, 110) == []
+    assert group.is_simple(102, 110), "the bounds of those that left are forgotten"
+
+
 def test_a_node_that_takes_no_bookings_is_known_and_in_no_group() -> None:
     for flag in ({"ready": False}, {"reachable": False}, {"cordoned": True}, {"trusted": False}):
         view = pool([Host("n", dgx("a"), flags=flag)])
