@@ -80,12 +80,14 @@ class Streams(NodeGatewayServiceServicer):
             return ending.shutdown(ending.OVERLOADED_RETRY_MS)
         if len(house.connected) >= house.settings.max_sessions:
             return ending.overloaded("this gateway has as many nodes as it may")
-        peer = identify(context.auth_context(), house.domain, house.clock())
-        if isinstance(peer, Ending):
-            return peer
+        # First the Hello, also of a peer that will be refused: a node whose Hello fails to be
+        # written never reads why.
         hello = await self._first_frame(context)
         if not isinstance(hello, pb.Hello):
             return hello
+        peer = identify(context.auth_context(), house.domain, house.clock())
+        if isinstance(peer, Ending):
+            return peer
         greeting = read_hello(hello, peer)
         if isinstance(greeting, Ending):
             return greeting
