@@ -150,3 +150,8 @@ def output_option(function: F) -> F:
         default="table",
         help="How to print the answer.",
     )(function)
+
+
+def client_options(function: F) -> F:
+    """The three options of a verb that asks for something: tenant, output, configuration."""
+    return tenant_option(output_option(config_option(function)))

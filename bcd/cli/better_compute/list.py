@@ -4,12 +4,7 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import (
-    config_option,
-    connected,
-    output_option,
-    tenant_option,
-)
+from bcd.cli.better_compute.connection import client_options, connected
 from bcd.cli.better_compute.show import print_json, print_reservations
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
@@ -22,9 +17,7 @@ _PAGE = 200
 @click.option("--state", default="", help="Only those in this state.")
 @click.option("--pool", default="", help="Only those in this pool.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@tenant_option
-@output_option
-@config_option
+@client_options
 def list_(
     everyone: bool,
     state: str,

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import (
-    config_option,
-    connected,
-    output_option,
-    tenant_option,
-)
+from bcd.cli.better_compute.connection import client_options, config_option, connected
 from bcd.cli.better_compute.show import moment, print_json, print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub
@@ -17,9 +12,7 @@ from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub
 
 @click.group(invoke_without_command=True)
 @click.option("--pool", default="", help="Only the nodes of this pool.")
-@tenant_option
-@output_option
-@config_option
+@client_options
 @click.pass_context
 def nodes(
     context: click.Context, pool: str, tenant: str | None, output: str, config: Path | None

@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 
 from bcd.cli.better_compute.connection import (
+    client_options,
     config_option,
     connected,
     output_option,
-    tenant_option,
 )
 from bcd.cli.better_compute.show import print_json, print_table
 from bcd.model.units import parse_duration_ms
@@ -17,9 +17,7 @@ from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
 
 
 @click.group(invoke_without_command=True)
-@tenant_option
-@output_option
-@config_option
+@client_options
 @click.pass_context
 def pools(context: click.Context, tenant: str | None, output: str, config: Path | None) -> None:
     """List your tenant's pools."""

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import (
-    config_option,
-    connected,
-    output_option,
-    tenant_option,
-)
+from bcd.cli.better_compute.connection import client_options, connected
 from bcd.cli.better_compute.show import print_json
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
@@ -17,9 +12,7 @@ from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
 
 @click.command()
 @click.argument("reservation")
-@tenant_option
-@output_option
-@config_option
+@client_options
 def release(reservation: str, tenant: str | None, output: str, config: Path | None) -> None:
     """End a reservation now; cancels one that is still pending."""
     with connected(config) as connection:

@@ -9,13 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from bcd.cli.better_compute.connection import (
-    Connection,
-    config_option,
-    connected,
-    output_option,
-    tenant_option,
-)
+from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.show import print_json, print_reservation
 from bcd.model.errors import BadConfiguration, InvalidInput, Unavailable
 from bcd.model.units import parse_duration_ms
@@ -48,9 +42,7 @@ _ENDED = ("denied", "released", "failed", "cancelled", "expired")
 )
 @click.option("--key", help="Idempotency key; the same key finds the same reservation.")
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and book nothing.")
-@tenant_option
-@output_option
-@config_option
+@client_options
 def reserve(
     file: Any,
     wait: str,
