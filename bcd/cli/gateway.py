@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import bcd
-from bcd.cli.program import configure_logs, load_settings, notify, run_program
+from bcd.cli.program import configure_logs, load_settings, run_program
 from bcd.model.errors import BadConfiguration, BcdError
+from bcd.sdnotify import notify
 
 _CONFIG = Path("/etc/bcd/gateway.toml")
 _MAX_FILE_BYTES = 1 << 20

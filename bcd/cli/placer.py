@@ -8,13 +8,14 @@ import time
 from pathlib import Path
 
 from bcd.cli.embedded import EmbeddedSettings, start_gateway
-from bcd.cli.program import configure_logs, load_settings, notify, run_program
+from bcd.cli.program import configure_logs, load_settings, run_program
 from bcd.model.errors import BadConfiguration
 from bcd.model.units import parse_duration_ms
 from bcd.placer.pki.issuer import Grant, load_issuer
 from bcd.placer.pki.state import CA_FILE, Secrets, init_state, load_state
 from bcd.placer.server import Placer
 from bcd.placer.settings import PlacerSettings
+from bcd.sdnotify import notify
 from bcd.store import control
 from bcd.store.database import Database
 from bcd.store.open import is_sqlite, open_database

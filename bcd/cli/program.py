@@ -1,10 +1,8 @@
 """What the three daemons' commands share: settings, logs, and an end without a traceback."""
 
-import contextlib
 import json
 import logging
 import os
-import socket
 import sys
 import time
 import tomllib
@@ -74,16 +72,6 @@ def configure_logs(level: str = "info") -> None:
     # gRPC forks nothing here; its fork handlers only add log noise.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-
-def notify(state: str) -> None:
-    """Tell systemd (sd_notify(3)) when it started us with ``Type=notify``; else do nothing."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
-        to.connect("\0" + address[1:] if address.startswith("@") else address)
-        to.send(state.encode())
 
 
 def run_program(name: str, body: Callable[[], int]) -> None:

@@ -23,7 +23,6 @@ from bcd.node.converge import NodeCondition, Place
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds, PassResult
 from bcd.node.host.folder import claim
-from bcd.node.host.systemd import notify, watchdog_seconds
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
 from bcd.node.outbox import Outbox
@@ -38,6 +37,7 @@ from bcd.node.status import (
     hold_document,
 )
 from bcd.node.steps import StepName
+from bcd.sdnotify import notify, watchdog_seconds
 from bcd.wire.bounds import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from bcd.wire.document import to_document
 from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2

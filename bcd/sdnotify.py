@@ -1,4 +1,7 @@
-"""Tells systemd how the daemon is: ``sd_notify(3)`` in the few lines that it takes."""
+"""Tells systemd how a program is: ``sd_notify(3)`` in the few lines that it takes.
+
+For the three daemons. Imports nothing of the project.
+"""
 
 import os
 import socket

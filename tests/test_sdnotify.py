@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bcd.node.host.systemd import notify, watchdog_seconds
+from bcd.sdnotify import notify, watchdog_seconds
 
 
 def test_without_systemd_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
