@@ -23,7 +23,7 @@ from bcd.store.open import is_sqlite, open_database
 DEFAULT_CONFIG = Path("/etc/bcd/placer.toml")
 
 
-class _Settings(PlacerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(PlacerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``placer.toml``: the placer's own settings, and those of a gateway in the same process."""
 
     gateway: EmbeddedSettings = EmbeddedSettings()
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:
-    settings = load_settings(arguments.config, _Settings)
+    settings = load_settings(arguments.config, Settings)
     match arguments.verb:
         case "init":
             return _init(settings)
@@ -106,7 +106,7 @@ async def _recover(settings: PlacerSettings) -> int:
     return 0
 
 
-def _run(settings: _Settings, *, with_gateway: bool) -> int:
+def _run(settings: Settings, *, with_gateway: bool) -> int:
     if is_sqlite(settings.database) and not with_gateway:
         raise BadConfiguration(
             "database: a SQLite file belongs to one process; run with --with-gateway, or use"
@@ -119,7 +119,7 @@ def _run(settings: _Settings, *, with_gateway: bool) -> int:
 
 
 async def _serve(
-    settings: _Settings, database: Database, secrets: Secrets, with_gateway: bool
+    settings: Settings, database: Database, secrets: Secrets, with_gateway: bool
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
