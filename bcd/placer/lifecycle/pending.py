@@ -15,7 +15,7 @@ from bcd.store import pools, reservations, work
 from bcd.store.database import Transaction
 from bcd.store.work import Claim
 
-_BATCH = 64
+_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def retry_pending(
     signer: CommandSigner,
     rest: Rest,
 ) -> Rest | None:
-    """Place what fits now of the next 64 pending reservations of a pool.
+    """Place what fits now of the next 32 pending reservations of a pool.
 
     Returns the rest of the pass, None when it is through or somebody else took it over. The next
     pass is due in 30 seconds, or when the first of those that wait would fit.

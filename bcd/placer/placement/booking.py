@@ -6,13 +6,13 @@ the log's token no longer matches and the view is read anew.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
 from bcd.model.errors import Unavailable
 from bcd.model.ids import AllocationId, NodeId, PoolId, ReservationId
-from bcd.model.reservation import Request, Window
+from bcd.model.reservation import DeviceAsk, Request, Window
 from bcd.placer.placement.search import Found, find
 from bcd.placer.placement.shape import Slot, shape_of
 from bcd.placer.placement.unschedulable import Unschedulable, explain
@@ -25,6 +25,7 @@ from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
 
 _ATTEMPTS = 3
+_MAX_REFUSED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,23 @@ class Placed:
     allocation: Allocation
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What a search came to, and until when it cannot come to anything else."""
+
+    outcome: Unschedulable
+    holds_until_ms: int
+
+
 @dataclass(slots=True)
 class _Cached:
+    """``refused`` is about the view as it is: requests that wait ask the same again and again."""
+
     view: PoolView
     atoms: dict[NodeId, tuple[Atom, ...]]
     seq: int
     token: str
+    refused: dict[tuple[tuple[DeviceAsk, ...], int], _Refused] = field(default_factory=dict)
 
 
 class Placements:
@@ -70,11 +82,14 @@ class Placements:
         booked_end_ms = window.end_ms + held.pool.policy.turnaround_ms
         for _ in range(_ATTEMPTS):
             cached = self._refresh(tx, held)
+            known = cached.refused.get((request.devices, booked_end_ms - start_ms))
+            if known is not None and start_ms < known.holds_until_ms:
+                return known.outcome
             found = find(cached.view, request.devices, start_ms, booked_end_ms, avoid=avoid)
             if found is None and avoid:
                 found = find(cached.view, request.devices, start_ms, booked_end_ms)
             if found is None:
-                return explain(cached.view, request.devices, start_ms, booked_end_ms - start_ms)
+                return _explained(cached, request, start_ms, booked_end_ms - start_ms)
             chosen = _chosen(cached.atoms[found.node_id], found)
             allocation = _allocation(tx, reservation_id, found.node_id, window, chosen)
             if self._book(tx, held, allocation, chosen, booked_end_ms):
@@ -131,7 +146,18 @@ def _take_in(
     node = cached.view.nodes[node_id]
     atom_ids = [atom.id for atom in chosen]
     cached.view.put(node.with_booking(atom_ids, held.now_ms, end_ms))
+    cached.refused.clear()
     cached.seq, cached.token = held.seq, held.token
+
+
+def _explained(cached: _Cached, request: Request, start_ms: int, duration_ms: int) -> Unschedulable:
+    """Why nothing fits. While nothing changes, it fits no sooner than at the nearest time."""
+    outcome = explain(cached.view, request.devices, start_ms, duration_ms)
+    holds_until_ms = start_ms + 1 if outcome.earliest_ms is None else outcome.earliest_ms
+    if len(cached.refused) >= _MAX_REFUSED:
+        cached.refused.clear()
+    cached.refused[(request.devices, duration_ms)] = _Refused(outcome, holds_until_ms)
+    return outcome
 
 
 def _load(tx: Transaction, pool_id: PoolId, now_ms: int) -> _Cached:
@@ -164,6 +190,7 @@ def _updated(
         else:
             facts = known.facts
         cached.view.put(_node_view(facts, live[node_id]))
+    cached.refused.clear()
     return cached
 
 

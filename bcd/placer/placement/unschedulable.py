@@ -8,7 +8,8 @@ import msgspec
 
 from bcd.model.reservation import DeviceAsk, Topology
 from bcd.placer.placement.choose import choose
-from bcd.placer.placement.view import NodeView, PoolView
+from bcd.placer.placement.shape import Shape
+from bcd.placer.placement.view import NodeFacts, NodeView, PoolView
 
 FILTERS = ("state", "trust", "labels", "model", "topology", "devices", "resources")
 _MAX_LOOKS = 4_000
@@ -42,37 +43,63 @@ def explain(
 ) -> Unschedulable:
     """Count each node under the first filter that rejects it, and look for the nearest fit."""
     end_ms = start_ms + duration_ms
+    question = _Question(asks)
     rejected: Counter[str] = Counter()
     hopeful: list[NodeView] = []
     for node in view.nodes.values():
-        reason = _rejection(node, asks, start_ms, end_ms)
+        reason = _rejection(node, question, start_ms, end_ms)
         rejected[reason] += 1
         if reason in ("devices", "topology") and node.taken:
             hopeful.append(node)
-    return Unschedulable(rejected, _earliest(hopeful, asks, start_ms, duration_ms))
+    return Unschedulable(rejected, _earliest(hopeful, question, start_ms, duration_ms))
 
 
-def _rejection(node: NodeView, asks: tuple[DeviceAsk, ...], start_ms: int, end_ms: int) -> str:
+class _Question:
+    """Whether a node's free devices would do, with the topology asked for and with any.
+
+    Nodes are alike and the entries cost time to compare, so that answers are kept by node alone.
+    """
+
+    def __init__(self, asks: tuple[DeviceAsk, ...]) -> None:
+        self._asks = asks
+        self._loose = tuple(msgspec.structs.replace(a, topology=Topology.ANY) for a in asks)
+        self._known: dict[tuple[Shape, int, int, bool], bool] = {}
+        self._models: dict[Shape, bool] = {}
+
+    def knows_model(self, shape: Shape) -> bool:
+        """Whether the shape has a device for every entry, free or not."""
+        if shape not in self._models:
+            self._models[shape] = all(shape.matching(ask) for ask in self._asks)
+        return self._models[shape]
+
+    def fits(self, facts: NodeFacts, free: int, *, loose: bool = False) -> bool:
+        """Whether these free devices of the node serve every entry."""
+        key = (facts.shape, facts.bookable, free, loose)
+        if key not in self._known:
+            asks = self._loose if loose else self._asks
+            self._known[key] = choose(facts.shape, facts.bookable, free, asks) is not None
+        return self._known[key]
+
+
+def _rejection(node: NodeView, question: _Question, start_ms: int, end_ms: int) -> str:
     facts = node.facts
     if not facts.trusted:
         return "trust"
     if not facts.schedulable:
         return "state"
-    shape, bookable = facts.shape, facts.bookable
-    if not all(shape.matching(ask) for ask in asks):
+    if not question.knows_model(facts.shape):
         return "model"
-    loose = tuple(msgspec.structs.replace(ask, topology=Topology.ANY) for ask in asks)
-    if choose(shape, bookable, bookable, loose) is None:
+    if not question.fits(facts, facts.bookable, loose=True):
         return "devices"  # too few, or some are unhealthy, gone, or shared in another mode
-    if choose(shape, bookable, bookable, asks) is None:
+    if not question.fits(facts, facts.bookable):
         return "topology"
-    if choose(shape, bookable, node.free(start_ms, end_ms), loose) is not None:
+    if question.fits(facts, node.free(start_ms, end_ms), loose=True):
         return "topology"
     return "devices"
 
 
 def _earliest(
-    nodes: list[NodeView], asks: tuple[DeviceAsk, ...], start_ms: int, duration_ms: int
+    nodes: list[NodeView], question: _Question, start_ms: int, duration_ms: int
 ) -> int | None:
     """The nearest end of a booking from which some node fits for the whole duration.
 
@@ -89,8 +116,7 @@ def _earliest(
             looks += 1
             if looks > _MAX_LOOKS or (best is not None and moment >= best):
                 break
-            free = node.free(moment, moment + duration_ms)
-            if choose(node.facts.shape, node.facts.bookable, free, asks) is not None:
+            if question.fits(node.facts, node.free(moment, moment + duration_ms)):
                 best = moment
                 break
     return best

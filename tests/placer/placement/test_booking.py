@@ -404,6 +404,43 @@ HISTORY = {
 }  # fmt: skip
 
 
+async def test_what_fits_nowhere_is_known_until_something_changes_or_its_time_comes(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    first, second = await world.add_node(dgx("a", 2)), await world.add_node(dgx("b", 2))
+    held = [await world.create(2, key=key, duration=f"{key}m") for key in ("30", "60")]
+    await world.work()
+    asked = [ask(2)]
+    (before,) = await plans(world, world.placements, *asked)
+    assert isinstance(before, Unschedulable)
+    assert held[0].during is not None
+    assert before.earliest_ms == held[0].during.end_ms
+    clock.advance(60_000)
+    assert await plans(world, world.placements, *asked) == [before]
+    await world.send_inventory(first, dgx("a", 1))
+    (sick,) = await plans(world, world.placements, *asked)
+    assert sick == (await plans(world, Placements(), *asked))[0] != before
+    await world.send_inventory(first, dgx("a", 2))
+    clock.set(before.earliest_ms)
+    (found,) = await plans(world, world.placements, *asked)
+    assert found == (first.id, ("GPU-a-0", "GPU-a-1"))
+    assert second.id != first.id
+
+
+async def test_requests_that_ask_for_different_things_are_not_answered_alike(
+    world: World,
+) -> None:
+    await world.add_node(captured(V100_MESH))
+    await world.create(1, key="corner")
+    asked = (ask(8), ask(4, Topology.NVLINK_ALL), ask(5, Topology.NVLINK_ALL), ask(8, model="x"))
+    for _ in range(2):
+        for wanted in asked:
+            assert await plans(world, world.placements, wanted) == await plans(
+                world, Placements(), wanted
+            )
+
+
 async def test_a_transaction_that_fails_while_the_view_is_updated_leaves_no_trace(
     world: World,
 ) -> None:
