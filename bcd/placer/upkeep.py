@@ -19,6 +19,8 @@ from bcd.store import (
 from bcd.store.database import Database, Transaction
 
 _RE_SIGN_BATCH = 64
+# A command key is renewed at half of its 90 days.
+_SIGNED_FOR_MS = 30 * DAY_MS
 _DRAFT_LIFE_MS = DAY_MS
 _REPORT_LIFE_MS = 7 * DAY_MS
 _ENROLMENT_LIFE_MS = 10 * MINUTE_MS
@@ -51,8 +53,9 @@ class Upkeep:
         return None
 
     def _sign_again(self, tx: Transaction) -> bool:
-        """Sign states that an older key or epoch signed; False when none is left."""
-        stale = desired_states.signed_otherwise(tx, self._signer.key_id, control.epoch(tx))
+        """Sign states whose signature will not hold for long; False when none is left."""
+        until_ms = tx.now_ms() + _SIGNED_FOR_MS
+        stale = desired_states.signed_stale(tx, control.epoch(tx), until_ms)
         for node_id in stale[:_RE_SIGN_BATCH]:
             held = pools.lock(tx, nodes.get(tx, node_id).pool_id)
             assign(tx, self._signer, held.pool.policy, [node_id])

@@ -64,12 +64,18 @@ def versions(tx: Transaction) -> Mapping[NodeId, tuple[int, int, str]]:
     return {row["node_id"]: (row["epoch"], row["generation"], row["hash"]) for row in rows}
 
 
-def signed_otherwise(tx: Transaction, key_id: str, epoch: int) -> Sequence[NodeId]:
-    """Nodes whose state another key, or an older control epoch, signed; by id."""
+def signed_stale(tx: Transaction, epoch: int, until_ms: int) -> Sequence[NodeId]:
+    """Nodes whose state is of another control epoch, or signed with a key whose certificate is
+    revoked or ends before ``until_ms``; by id.
+
+    Several placers sign with keys of their own: a state of another one's fresh key is not stale.
+    """
     rows = tx.all(
-        "SELECT node_id FROM desired_states WHERE key_id <> :key_id OR epoch <> :epoch"
-        " ORDER BY node_id",
-        key_id=key_id,
+        "SELECT d.node_id FROM desired_states d WHERE d.epoch <> :epoch OR NOT EXISTS"
+        " (SELECT 1 FROM certificates c LEFT JOIN revocations r ON r.serial = c.serial"
+        " WHERE c.key_id = d.key_id AND c.not_after_ms > :until_ms AND r.serial IS NULL)"
+        " ORDER BY d.node_id",
         epoch=epoch,
+        until_ms=until_ms,
     )
     return [NodeId(row["node_id"]) for row in rows]

@@ -3,6 +3,7 @@
 A gateway only inserts; ``verdict`` is the placer's: ``counted`` or the reason of a rejection.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -45,7 +46,8 @@ _COLUMNS = "id, node_id, key_id, number, allocation_id, envelope, verdict"
 def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
     """Keep a report of the session's own node about an allocation of that node.
 
-    Storing the same report twice stores it once. What does not belong is dropped and said so.
+    Storing the same bytes twice stores them once; another report under a number that is taken
+    is kept too, so that nobody can squat on one. What does not belong is dropped and said so.
     """
     current = tx.one(
         f"SELECT epoch FROM sessions WHERE node_id = :id{tx.for_update}", id=report.node_id
@@ -60,12 +62,14 @@ def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
     if known is None:
         return "unknown-allocation"
     tx.run(
-        "INSERT INTO reports (node_id, key_id, number, allocation_id, envelope, session_epoch,"
-        " received_ms) VALUES (:node_id, :key_id, :number, :allocation_id, :envelope, :epoch,"
-        " compute_now()) ON CONFLICT (node_id, key_id, number) DO NOTHING",
+        "INSERT INTO reports (node_id, key_id, number, digest, allocation_id, envelope,"
+        " session_epoch, received_ms) VALUES (:node_id, :key_id, :number, :digest,"
+        " :allocation_id, :envelope, :epoch, compute_now())"
+        " ON CONFLICT (node_id, key_id, number, digest) DO NOTHING",
         node_id=report.node_id,
         key_id=report.key_id,
         number=report.number,
+        digest=hashlib.sha256(report.envelope).hexdigest(),
         allocation_id=report.allocation_id,
         envelope=report.envelope,
         epoch=epoch,
@@ -88,7 +92,7 @@ def unjudged(tx: Transaction, node_id: NodeId, limit: int) -> Sequence[StoredRep
     tx.one(f"SELECT id FROM nodes WHERE id = :id{tx.for_update}", id=node_id)
     rows = tx.all(
         f"SELECT {_COLUMNS} FROM reports WHERE node_id = :id AND verdict IS NULL"
-        " ORDER BY number LIMIT :limit",
+        " ORDER BY number, id LIMIT :limit",
         id=node_id,
         limit=limit,
     )

@@ -32,9 +32,10 @@ class HostileGateway:
 
         def insert(tx: Transaction) -> None:
             tx.run(
-                "INSERT INTO reports (node_id, key_id, number, allocation_id, envelope,"
-                " session_epoch, received_ms) VALUES (:node_id, :key_id, :number, :allocation_id,"
-                " :envelope, 1, 0)",
+                "INSERT INTO reports (node_id, key_id, number, digest, allocation_id, envelope,"
+                " session_epoch, received_ms) VALUES (:node_id, :key_id, :number, :digest,"
+                " :allocation_id, :envelope, 1, 0)",
+                digest=str(self.written),
                 node_id=self.node_id,
                 key_id=key,
                 number=number or 1_000 + self.written,

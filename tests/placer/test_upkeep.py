@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bcd.model.errors import QuotaExceeded
+from bcd.placer.pki.command import CommandSigner
 from bcd.placer.pki.own import OwnCredentials
 from bcd.placer.upkeep import Upkeep
 from bcd.signing.certificates import Role
@@ -28,15 +29,20 @@ def upkeep(world: World, tmp_path: Path) -> Upkeep:
 async def version(world: World, node: FakeNode) -> tuple[int, int]:
     stored = await world.database.read(desired_states.get, node.id)
     assert stored is not None
-    assert stored.key_id == world.signer.key_id
     frame = desired_pb2.SignedDesiredState.FromString(stored.signed)
-    assert frame.envelope.key_id == world.signer.key_id
+    assert frame.envelope.key_id == stored.key_id
     state = decode_desired(frame.envelope.payload)
     assert state.version == (stored.epoch, stored.generation)
     return state.version
 
 
-async def test_a_new_command_key_signs_every_state_again(
+async def signers(world: World, nodes: list[FakeNode]) -> set[str]:
+    """The keys that signed the nodes' states."""
+    found = [await world.database.read(desired_states.get, node.id) for node in nodes]
+    return {state.key_id for state in found if state is not None}
+
+
+async def test_a_state_is_signed_again_while_its_old_key_still_holds(
     world: World, upkeep: Upkeep, clock: DatabaseClock
 ) -> None:
     clock.advance(0)
@@ -47,14 +53,37 @@ async def test_a_new_command_key_signs_every_state_again(
     old_key = world.signer.key_id
     held = [await world.assigned(node) for node in nodes]
     await upkeep.pass_once()
-    assert world.signer.key_id != old_key
+    first_key = world.signer.key_id
+    assert first_key != old_key
+    assert await signers(world, nodes) == {first_key}
     assert [await version(world, node) for node in nodes] == [(1, 2)] * 3
     assert [await world.assigned(node) for node in nodes] == held
     await upkeep.pass_once()
     assert [await version(world, node) for node in nodes] == [(1, 2)] * 3
     clock.advance(46 * DAY_MS)
     await upkeep.pass_once()
+    assert world.signer.key_id != first_key
+    assert await signers(world, nodes) == {first_key}  # good for another 44 days
+    clock.advance(15 * DAY_MS)
+    await upkeep.pass_once()
     assert [await version(world, node) for node in nodes] == [(1, 3)] * 3
+    assert await signers(world, nodes) == {world.signer.key_id}
+
+
+async def test_another_placers_fresh_key_is_left_alone(
+    world: World, upkeep: Upkeep, tmp_path: Path
+) -> None:
+    node = await world.add_node(dgx("a"))
+    await world.active(node)
+    await upkeep.pass_once()
+    command = OwnCredentials(tmp_path / "d", world.authority, (Role.COMMAND, "other"), ())
+    api = OwnCredentials(tmp_path / "b", world.authority, (Role.PLACER, "other"), ("localhost",))
+    credentials, _ = world.authority.credentials_for((Role.COMMAND, "other"), 0)
+    other = Upkeep(world.database, CommandSigner(credentials), command, api)
+    before = await version(world, node)
+    for one in (other, upkeep, other):
+        await one.pass_once()
+    assert await version(world, node) == before
 
 
 async def test_a_raised_epoch_signs_every_state_again(world: World, upkeep: Upkeep) -> None:

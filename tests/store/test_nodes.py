@@ -8,7 +8,17 @@ from bcd.model.device import DeviceClass
 from bcd.model.errors import NotFound
 from bcd.model.ids import NodeId
 from bcd.model.reservation import Condition
-from bcd.store import atoms, control, desired_states, events, inventories, nodes, sessions
+from bcd.store import (
+    atoms,
+    certificates,
+    control,
+    desired_states,
+    events,
+    inventories,
+    nodes,
+    sessions,
+)
+from bcd.store.certificates import IssuedCertificate
 from bcd.store.database import Database, Transaction
 from bcd.store.desired_states import StoredState
 from bcd.store.nodes import AppliedInventory
@@ -165,14 +175,27 @@ async def test_the_newest_desired_state_replaces_the_older(database: Database) -
     assert await database.read(desired_states.versions) == {node_id: (1, 2, "hash2")}
 
 
-async def test_states_of_another_key_or_epoch_are_found(database: Database) -> None:
+async def test_states_whose_signature_will_not_hold_are_found(database: Database) -> None:
+    """Of another epoch, or of a key whose certificate ends soon, is revoked or is not known."""
     pool_id = await database.write(make_pool)
-    ids = [await database.write(make_node, pool_id) for _ in range(3)]
-    await database.write(desired_states.save, state(ids[0], 1))
-    await database.write(desired_states.save, state(ids[1], 1, epoch=2))
-    await database.write(desired_states.save, state(ids[2], 1, key_id="old"))
-    found = await database.read(desired_states.signed_otherwise, "key", 1)
-    assert list(found) == sorted([ids[1], ids[2]])
+    ids = [await database.write(make_node, pool_id) for _ in range(6)]
+    for key_id, not_after_ms in (("fresh", 200), ("other", 150), ("ending", 100), ("gone", 200)):
+        issued = IssuedCertificate(
+            serial=key_id,
+            role="command",
+            subject_id=f"placer-{key_id}",
+            key_id=key_id,
+            der=b"",
+            not_after_ms=not_after_ms,
+        )
+        await database.write(certificates.record, issued)
+    await database.write(certificates.revoke_subject, "placer-gone", "lost")
+    keys = ("fresh", "other", "ending", "gone", "unknown")
+    for node_id, key_id in zip(ids[:5], keys, strict=True):
+        await database.write(desired_states.save, state(node_id, 1, key_id=key_id))
+    await database.write(desired_states.save, state(ids[5], 1, epoch=2, key_id="fresh"))
+    found = await database.read(desired_states.signed_stale, 1, 100)
+    assert list(found) == sorted(ids[2:])
 
 
 async def test_the_control_epoch_only_grows(database: Database) -> None:

@@ -8,13 +8,15 @@ CREATE TABLE control (
 INSERT INTO control (key, value) VALUES ('epoch', 1);
 
 -- A pool's row is the lock of everything that books in it. clock_ms is the newest time that was
--- given under the lock; change_token names the newest row of pool_changes.
+-- given under the lock; change_token names the newest row of pool_changes; models are those of its
+-- devices.
 CREATE TABLE pools (
   id TEXT PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
   tenant_id TEXT NOT NULL,
   region TEXT NOT NULL,
   policy TEXT NOT NULL,
+  models TEXT NOT NULL DEFAULT '[]',
   clock_ms INTEGER NOT NULL DEFAULT 0,
   change_seq INTEGER NOT NULL DEFAULT 0,
   change_token TEXT NOT NULL DEFAULT '',
@@ -226,19 +228,21 @@ CREATE TABLE desired_states (
 ) STRICT;
 
 -- Reports as received; verdict is NULL until the placer judged the signature and the number,
--- applied_ms until the reservation took the outcome in.
+-- applied_ms until the reservation took the outcome in. The digest keeps a forged report from
+-- taking the number of a genuine one.
 CREATE TABLE reports (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   node_id TEXT NOT NULL REFERENCES nodes (id),
   key_id TEXT NOT NULL,
   number INTEGER NOT NULL,
+  digest TEXT NOT NULL,
   allocation_id TEXT NOT NULL,
   envelope BLOB NOT NULL,
   session_epoch INTEGER NOT NULL,
   received_ms INTEGER NOT NULL,
   verdict TEXT,
   applied_ms INTEGER,
-  UNIQUE (node_id, key_id, number)
+  UNIQUE (node_id, key_id, number, digest)
 ) STRICT;
 CREATE INDEX reports_unjudged ON reports (node_id, number) WHERE verdict IS NULL;
 CREATE INDEX reports_by_allocation ON reports (allocation_id);

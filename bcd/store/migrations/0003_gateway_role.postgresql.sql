@@ -8,8 +8,8 @@ GRANT SELECT (id, node_id) ON allocations TO bcd_gateway;
 
 GRANT SELECT, INSERT, UPDATE ON sessions, gateways, inventories TO bcd_gateway;
 GRANT SELECT, INSERT, DELETE ON node_labels TO bcd_gateway;
-GRANT SELECT (id, node_id, key_id, number),
-  INSERT (node_id, key_id, number, allocation_id, envelope, session_epoch, received_ms)
+GRANT SELECT (id, node_id, key_id, number, digest),
+  INSERT (node_id, key_id, number, digest, allocation_id, envelope, session_epoch, received_ms)
   ON reports TO bcd_gateway;
 GRANT SELECT (id, answer, refusal, answered_ms), INSERT (id, kind, body, created_ms)
   ON enrolments TO bcd_gateway;

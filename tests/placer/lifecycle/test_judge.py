@@ -468,3 +468,13 @@ async def test_what_was_judged_stays_judged(scene: Scene) -> None:
     await scene.world.work()
     assert await scene.world.database.read(reports.nodes_with_unjudged) == []
     assert await scene.world.rows("SELECT * FROM reports") == before
+
+
+async def test_nobody_can_squat_on_the_number_of_a_genuine_report(scene: Scene) -> None:
+    report = scene.honest
+    squatter = claiming(sealed(generate_key(), report), scene.node.key)
+    await scene.gateway.relay(squatter, scene.allocation.id, report.number)
+    sent = await scene.world.send(scene.node, sealed(scene.node.key, report), scene.allocation.id)
+    assert sent == "stored"
+    await scene.world.work()
+    assert (await scene.view()).state is State.ACTIVE

@@ -46,10 +46,10 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "quotas": NOTHING,
     "report_numbers": NOTHING,
     "reports": {
-        "select": frozenset({"id", "node_id", "key_id", "number"}),
+        "select": frozenset({"id", "node_id", "key_id", "number", "digest"}),
         "insert": frozenset({
-            "node_id", "key_id", "number", "allocation_id", "envelope", "session_epoch",
-            "received_ms",
+            "node_id", "key_id", "number", "digest", "allocation_id", "envelope",
+            "session_epoch", "received_ms",
         }),
     },
     "reservations": NOTHING,
@@ -139,8 +139,8 @@ async def test_it_stores_reports_and_gives_no_verdict(
 ) -> None:
     reporter = await one_reporter(database)
     insert = (
-        "INSERT INTO reports (node_id, key_id, number, allocation_id, envelope, session_epoch,"
-        " received_ms{more}) VALUES (%s, 'k', %s, %s, 'x', 1, 1{value})"
+        "INSERT INTO reports (node_id, key_id, number, digest, allocation_id, envelope,"
+        " session_epoch, received_ms{more}) VALUES (%s, 'k', %s, 'd', %s, 'x', 1, 1{value})"
     )
     given = (reporter.node_id, 1, reporter.allocation_id)
     gateway.execute(insert.format(more="", value="").encode(), given)
