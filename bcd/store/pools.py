@@ -24,13 +24,14 @@ Change = Literal["bookings", "node"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A pool as stored."""
+    """A pool as stored; ``models`` are those of its nodes' devices, sorted."""
 
     id: PoolId
     name: str
     tenant_id: str
     region: str
     policy: PoolPolicy
+    models: tuple[str, ...]
 
 
 def _pool(row: Row) -> Pool:
@@ -40,6 +41,7 @@ def _pool(row: Row) -> Pool:
         tenant_id=row["tenant_id"],
         region=row["region"],
         policy=msgspec.json.decode(row["policy"], type=PoolPolicy),
+        models=msgspec.json.decode(row["models"], type=tuple[str, ...]),
     )
 
 
@@ -95,6 +97,20 @@ def lock_of(tx: Transaction, reservation_id: ReservationId) -> "PoolLock | None"
 
 def _held(row: Row) -> "PoolLock":
     return PoolLock(_pool(row), row["clock_ms"], row["change_seq"], row["change_token"])
+
+
+def keep_models(tx: Transaction, pool_id: PoolId) -> None:
+    """Bring the pool's list of device models in step with its atoms. Call under the lock."""
+    rows = tx.all(
+        "SELECT DISTINCT a.model FROM atoms a JOIN nodes n ON n.id = a.node_id"
+        " WHERE n.pool_id = :pool_id ORDER BY a.model",
+        pool_id=pool_id,
+    )
+    tx.run(
+        "UPDATE pools SET models = :models WHERE id = :id",
+        id=pool_id,
+        models=msgspec.json.encode([row["model"] for row in rows]).decode(),
+    )
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,21 @@ class Attributes:
     tags: Mapping[str, int]
 
 
-def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> Attributes:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a reservation is asked for: the pool's region, and the models of its devices."""
+
+    region: str
+    models: tuple[str, ...] = ()
+
+
+def attributes_of(tenant_id: str, owner: str, place: Place, request: Request) -> Attributes:
     """The resource of a decision; hours and GPUs are rounded up, Cedar has no fractions."""
     tags: Counter[str] = Counter()
-    for ask in request.devices:
+    words = [_model_words(ask, place.models) for ask in request.devices]
+    for ask, possible in zip(request.devices, words, strict=True):
         tags[f"class:{ask.device_class}"] += ask.count
-        for word in _model_words(ask):
+        for word in possible:
             tags[f"model:{word}"] += ask.count
     duration_ms = request.duration_ms
     return Attributes(
@@ -34,10 +43,10 @@ def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> 
             "tenant": tenant_id,
             "owner": owner,
             "pool": request.pool_id,
-            "region": region,
+            "region": place.region,
             "gpus": math.ceil(gpu_equivalents(request)),
             "classes": sorted({ask.device_class.value for ask in request.devices}),
-            "models": sorted({word for ask in request.devices for word in _model_words(ask)}),
+            "models": sorted(frozenset[str]().union(*words)),
             "durationHours": -(-duration_ms // HOUR_MS),
             "durationMs": duration_ms,
             "startMs": 0,
@@ -54,10 +63,17 @@ def attributes_of(tenant_id: str, owner: str, region: str, request: Request) -> 
     )
 
 
-def _model_words(ask: DeviceAsk) -> frozenset[str]:
-    """The words that a device's model must have, in capitals, or ``any``.
+def _model_words(ask: DeviceAsk, models: Iterable[str]) -> frozenset[str]:
+    """The words, in capitals, of every model that an entry could be given, or ``any``.
 
     Placement compares words and not their case, so a cap on ``H100`` must see it in
-    ``nvidia h100`` too. By way of lower case, which is what placement compares.
+    ``nvidia h100``, in ``80GB`` and in no model at all, where the pool has H100s. By way of lower
+    case, which is what placement compares.
     """
-    return frozenset(ask.model.lower().upper().split()) or frozenset({ANY_MODEL})
+    asked = frozenset(ask.model.lower().split())
+    found = asked
+    for model in models:
+        known = frozenset(model.lower().split())
+        if asked <= known:
+            found |= known
+    return frozenset(word.upper() for word in found) or frozenset({ANY_MODEL})

@@ -15,7 +15,7 @@ from bcd.model.caller import Caller
 from bcd.model.errors import AccessDenied, Conflict, NotFound, QuotaExceeded, Unavailable
 from bcd.model.ids import ReservationId
 from bcd.model.reservation import HostShare, Reservation, State
-from bcd.placer.admission.attributes import attributes_of
+from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.policy import Action, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
 from bcd.placer.admission.request import Create, parse_create, request_hash, reservation_id
@@ -106,7 +106,8 @@ class Admission:
         return await self._database.write(self._settle, draft, row.version, decision)
 
     def _decide(self, caller: Caller, draft: Draft, pool: Pool) -> Decision:
-        attributes = attributes_of(draft.tenant_id, draft.owner, pool.region, draft.request)
+        place = Place(pool.region, pool.models)
+        attributes = attributes_of(draft.tenant_id, draft.owner, place, draft.request)
         return self._policy.decide(caller, Action.CREATE, attributes)
 
     def _settle(

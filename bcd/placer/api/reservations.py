@@ -6,7 +6,7 @@ from bcd.model.caller import Caller
 from bcd.model.errors import AccessDenied, InvalidInput, NotFound
 from bcd.model.ids import PoolId, ReservationId, is_reservation_id
 from bcd.model.reservation import TERMINAL, Reservation, State
-from bcd.placer.admission.attributes import attributes_of
+from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import Action, Denied, Policy
 from bcd.placer.api.edge import Context, Edge
@@ -60,12 +60,12 @@ class ReservationCalls:
         limit = request.limit if request.HasField("limit") else _DEFAULT_PAGE
         wanted = _filter(caller, request, limit)
         after = ReservationId(request.cursor) if request.cursor else None
-        found, regions = await self.database.read(_page, wanted, after, limit + 1)
+        found, places = await self.database.read(_page, wanted, after, limit + 1)
         rows, more = found[:limit], len(found) > limit
         shown = [
             encode_reservation(view)
             for row, view in rows
-            if self._may(caller, Action.READ, row, regions[row.pool_id])
+            if self._may(caller, Action.READ, row, places[row.pool_id])
         ]
         return pb.ListReservationsResponse(
             reservations=shown, next_cursor=rows[-1][0].id if more else ""
@@ -112,12 +112,12 @@ class ReservationCalls:
         return found
 
     async def _permit(self, caller: Caller, action: Action, row: StoredReservation) -> None:
-        pool = await self.database.read(pools.get, row.pool_id)
-        if not self._may(caller, action, row, pool.region):
+        place = await self.database.read(_place, row.pool_id)
+        if not self._may(caller, action, row, place):
             raise AccessDenied(f"the policy refuses {action.value} on {row.id}")
 
-    def _may(self, caller: Caller, action: Action, row: StoredReservation, region: str) -> bool:
-        attributes = attributes_of(row.tenant_id, row.owner, region, row.request)
+    def _may(self, caller: Caller, action: Action, row: StoredReservation, place: Place) -> bool:
+        attributes = attributes_of(row.tenant_id, row.owner, place, row.request)
         return not isinstance(self.policy.decide(caller, action, attributes), Denied)
 
 
@@ -130,10 +130,15 @@ def _find(
 
 def _page(
     tx: Transaction, wanted: Filter, after: ReservationId | None, limit: int
-) -> tuple[list[tuple[StoredReservation, Reservation]], dict[PoolId, str]]:
+) -> tuple[list[tuple[StoredReservation, Reservation]], dict[PoolId, Place]]:
     rows = reservations.page(tx, wanted, after, limit)
-    regions = {pool_id: pools.get(tx, pool_id).region for pool_id in {r.pool_id for r in rows}}
-    return [(row, reservations.view(tx, row)) for row in rows], regions
+    places = {pool_id: _place(tx, pool_id) for pool_id in {row.pool_id for row in rows}}
+    return [(row, reservations.view(tx, row)) for row in rows], places
+
+
+def _place(tx: Transaction, pool_id: PoolId) -> Place:
+    pool = pools.get(tx, pool_id)
+    return Place(pool.region, pool.models)
 
 
 def _filter(caller: Caller, request: pb.ListReservationsRequest, limit: int) -> Filter:

@@ -61,6 +61,7 @@ def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
         problems = (error.message,)
     else:
         atoms.sync(tx, node_id, [_facts(device) for device in inventory.devices])
+        pools.keep_models(tx, node.pool_id)
         node = replace(
             node,
             ready=True,

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from bcd.placer.admission.attributes import Attributes, attributes_of
+from bcd.placer.admission.attributes import Attributes, Place, attributes_of
 from bcd.placer.admission.request import parse_create
 from tests.placer.admission.test_request import document
 
 
-def seen(**changes: Any) -> Attributes:
-    return attributes_of("acme", "i|alice", "eu-1", parse_create(document(**changes)).request)
+def seen(*models: str, **changes: Any) -> Attributes:
+    """The attributes of a request in a pool with devices of these models."""
+    place = Place("eu-1", models)
+    return attributes_of("acme", "i|alice", place, parse_create(document(**changes)).request)
 
 
 def test_a_policy_sees_the_whole_request() -> None:
@@ -73,3 +75,20 @@ def test_a_model_of_blanks_is_any_model() -> None:
 def test_counts_of_several_entries_add_up() -> None:
     devices = [{"class": "gpu", "count": 8, "model": "H100"}] * 3
     assert seen(devices=devices).tags == {"class:gpu": 24, "model:H100": 24}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("", {"NVIDIA", "H100", "80GB", "HBM3", "A100-SXM4-80GB"}),
+        ("80gb", {"NVIDIA", "H100", "80GB", "HBM3"}),
+        ("h100", {"NVIDIA", "H100", "80GB", "HBM3"}),
+        ("nvidia", {"NVIDIA", "H100", "80GB", "HBM3", "A100-SXM4-80GB"}),
+        ("L40S", {"L40S"}),
+    ],
+)
+def test_a_policy_sees_every_model_that_the_pool_could_give(asked: str, words: set[str]) -> None:
+    models = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")
+    attributes = seen(*models, devices=[{"class": "gpu", "count": 3, "model": asked}])
+    assert set(attributes.attrs["models"]) == words
+    assert attributes.tags == {"class:gpu": 3} | {f"model:{word}": 3 for word in words}

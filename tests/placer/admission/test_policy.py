@@ -9,7 +9,7 @@ import pytest
 
 from bcd.model.caller import Caller
 from bcd.model.errors import BadConfiguration
-from bcd.placer.admission.attributes import Attributes, attributes_of
+from bcd.placer.admission.attributes import Attributes, Place, attributes_of
 from bcd.placer.admission.policy import Action, Allowed, CedarPolicy, Decision, Denied
 from bcd.placer.admission.request import parse_create
 from tests.placer.admission.test_request import ALICE, document
@@ -37,7 +37,7 @@ def policy(folder: Path, text: str) -> CedarPolicy:
 def resource(region: str = "eu-1", count: int = 8, **changes: Any) -> Attributes:
     devices = [{"class": "gpu", "count": count, "model": changes.pop("model", "H100")}]
     asked = document(devices=devices, **({"duration": "72h"} | changes))
-    return attributes_of("acme", ALICE.owner, region, parse_create(asked).request)
+    return attributes_of("acme", ALICE.owner, Place(region), parse_create(asked).request)
 
 
 def decided(folder: Path, asked: Attributes, caller: Caller = RESEARCHER) -> Decision:
