@@ -79,6 +79,14 @@ def live(tx: Transaction, reservation_id: ReservationId) -> Sequence[Allocation]
     return [_allocation(row) for row in rows]
 
 
+def nodes_tried(tx: Transaction, reservation_id: ReservationId) -> frozenset[NodeId]:
+    """Every node that a reservation was ever placed on."""
+    rows = tx.all(
+        "SELECT DISTINCT node_id FROM allocations WHERE reservation_id = :id", id=reservation_id
+    )
+    return frozenset(row["node_id"] for row in rows)
+
+
 def on_node(tx: Transaction, node_id: NodeId) -> Sequence[Allocation]:
     """What a node's desired state holds, by id."""
     rows = tx.all(

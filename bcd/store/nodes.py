@@ -98,6 +98,11 @@ def set_cordoned(tx: Transaction, node_id: NodeId, cordoned: bool) -> None:
         raise NotFound(f"there is no node {node_id}", nodeId=node_id)
 
 
+def distrust(tx: Transaction, node_id: NodeId) -> None:
+    """Take a node's trust away until it joins again."""
+    tx.run("UPDATE nodes SET trusted = 0 WHERE id = :id", id=node_id)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedInventory:
     """What a node's row takes from the inventory that was applied."""

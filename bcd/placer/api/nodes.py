@@ -105,7 +105,10 @@ def _cordon(tx: Transaction, node_id: NodeId, cordoned: bool) -> pb.Node:
 
 
 def _revoke(tx: Transaction, node_id: NodeId) -> int:
-    nodes.get(tx, node_id)
+    """Without trust it takes no new bookings from this moment on; joining again brings it back."""
+    held = pools.lock(tx, nodes.get(tx, node_id).pool_id)
+    nodes.distrust(tx, node_id)
+    pools.note_changes(tx, held, [node_id], "node")
     return certificates.revoke_subject(tx, node_id, "revoked by an administrator")
 
 

@@ -7,6 +7,7 @@ locks is pool, quota, reservation, bookings, desired states, work.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from bcd.model.reservation import TERMINAL, Condition, ConditionType, State
@@ -27,6 +28,8 @@ from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
 
 PENDING_RETRY_MS = 30_000
+# A node may have handed the devices over before its report has been judged.
+_MAY_HAVE_RUN = frozenset({State.BINDING, State.ACTIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def move(
         quotas.refund(hand.tx, row.id)
     after = reservations.save(hand.tx, row, state=step.to, operation=step.operation, **changes)
     if step.to in TERMINAL:
-        free(hand, row)
+        free(hand, row, gap=row.state in _MAY_HAVE_RUN)
     if step.event:
         data = dict(extra or {}) | ({"reason": step.reason} if step.reason else {})
         emit(hand.tx, after, step.event, data)
@@ -126,9 +129,10 @@ def emit(tx: Transaction, row: StoredReservation, event: str, data: Mapping[str,
     events.emit(tx, f"reservation/{row.id}", f"reservation.{event}", full)
 
 
-def free(hand: Hand, row: StoredReservation) -> None:
+def free(hand: Hand, row: StoredReservation, *, gap: bool) -> None:
     """Give up the current placement: bookings end, allocations leave their nodes.
 
+    With ``gap`` the devices stay booked for the pool's turnaround: a workload may have run there.
     Also where the bookings have ended by themselves: whoever waits for the devices is looked at
     as soon as they, and the gap behind them, are free.
     """
@@ -136,8 +140,7 @@ def free(hand: Hand, row: StoredReservation) -> None:
     if not mine or row.during is None:
         return
     now_ms = hand.held.now_ms
-    # Where no workload can have run, there is nothing to clean up after.
-    gap_ms = hand.held.pool.policy.turnaround_ms if row.state is State.ACTIVE else 0
+    gap_ms = hand.held.pool.policy.turnaround_ms if gap else 0
     bookings.end_at(hand.tx, row.id, now_ms, gap_ms)
     pools.note_changes(hand.tx, hand.held, sorted({a.node_id for a in mine}))
     for allocation in mine:
@@ -161,7 +164,8 @@ def _schedule(hand: Hand, row: StoredReservation) -> None:
 def _unschedulable(row: StoredReservation, outcome: Unschedulable, now_ms: int) -> Condition:
     message = outcome.sentence
     if outcome.earliest_ms is not None:
-        message += f"; it would fit from {outcome.earliest_ms} on"
+        moment = datetime.fromtimestamp(outcome.earliest_ms / 1000, UTC)
+        message += f"; it would fit from {moment.isoformat(timespec='milliseconds')} on"
     for condition in row.conditions:
         if condition.type == ConditionType.UNSCHEDULABLE:
             now_ms = condition.last_transition_time

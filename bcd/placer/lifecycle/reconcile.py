@@ -99,9 +99,9 @@ class Reconciler:
                 return row
 
     def _replace(self, hand: Hand, row: StoredReservation, reason: str) -> StoredReservation:
-        failed = frozenset(a.node_id for a in allocations.live(hand.tx, row.id))
-        apply.free(hand, row)
-        outcome = self.placements.place(hand.tx, hand.held, row.id, row.request, failed)
+        apply.free(hand, row, gap=False)
+        tried = allocations.nodes_tried(hand.tx, row.id)
+        outcome = self.placements.place(hand.tx, hand.held, row.id, row.request, tried)
         return apply.place(hand, row, outcome, attempts=row.attempts + 1)
 
 

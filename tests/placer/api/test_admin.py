@@ -219,6 +219,8 @@ async def test_revoking_a_node_revokes_all_its_certificates_once(site: Site, adm
         certificates.by_key, keys.key_id(node.key.public_key())
     )
     assert record.revoked
+    listed = await admin.call(admin.nodes.ListNodes, pb.ListNodesRequest())
+    assert [entry.schedulable for entry in listed.nodes if entry.id == node.id] == [False]
     missing = pb.RevokeNodeRequest(node_id="node_00000000000000000000000000")
     assert (await admin.refused(admin.nodes.RevokeNode, missing)).reason is Reason.NOT_FOUND
 

@@ -59,7 +59,7 @@ async def test_a_failed_bind_is_placed_again_elsewhere_and_the_third_failure_fai
     after = await world.view(made.id)
     assert after.state is State.FAILED
     assert len({allocation for _, allocation in seen}) == 3
-    assert seen[0][0] != seen[1][0]
+    assert len({node for node, _ in seen}) == 3
     assert await world.used() == 0
     names = await world.event_names(made.id)
     assert names == ["placed", "binding", "placed", "binding", "placed", "binding", "failed"]

@@ -1,5 +1,7 @@
 """Waiting reservations: tried again in time, oldest first, each of them."""
 
+from datetime import datetime
+
 import pytest
 
 from bcd.model.ids import ReservationId
@@ -195,7 +197,8 @@ async def test_the_time_that_the_condition_names_is_true(
         await world.create(1, key=f"h{number}", duration=f"{number + 1}h")
         await world.work()
     made = await world.create(count, key="asker")
-    told = int(made.conditions[0].message.split("from ")[1].split(" on")[0])
+    moment = made.conditions[0].message.split("from ")[1].split(" on")[0]
+    told = round(datetime.fromisoformat(moment).timestamp() * 1000)
     clock.set(told - 1)
     await refresh(world)
     assert (await world.view(made.id)).state is State.PENDING

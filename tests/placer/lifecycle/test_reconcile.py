@@ -394,6 +394,21 @@ async def test_an_active_one_leaves_the_turnaround_free_and_one_that_never_ran_d
     assert (await world.view(late.id)).state is State.BINDING
 
 
+async def test_one_that_may_have_been_handed_over_leaves_the_turnaround_free_too(
+    world: World, clock: DatabaseClock
+) -> None:
+    """The node may bind, and a workload start, before the report has been judged."""
+    clock.advance(0)
+    pool_id = await world.add_pool("slow", PoolPolicy(turnaround_ms=MINUTE_MS))
+    await world.add_node(dgx("a", 1), pool_id)
+    made = await world.create(1, key="binding", poolId=pool_id)
+    await world.work()
+    assert (await world.view(made.id)).state is State.BINDING
+    clock.advance(1)
+    await world.end(made.id, Trigger.RELEASED)
+    assert (await world.create(1, key="late", poolId=pool_id)).state is State.PENDING
+
+
 async def test_what_ends_stays_ended_whatever_comes_later(
     world: World, clock: DatabaseClock
 ) -> None:
