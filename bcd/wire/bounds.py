@@ -49,5 +49,13 @@ API_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_API_MESSAGE_BYTES),
 )
 
+# A page of 200 reservations with 32 long labels each takes about 4 MB.
+API_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.enable_retries", 0),
+    ("grpc.max_receive_message_length", 16 << 20),
+)
+
 PROTOCOL_VERSION = 1
 MIN_PROTOCOL_VERSION = 1

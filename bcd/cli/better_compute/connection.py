@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from bcd.cli.program import load_settings
 from bcd.cli.running import running_systems
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
-from bcd.wire.bounds import NODE_CHANNEL_OPTIONS
+from bcd.wire.bounds import API_CHANNEL_OPTIONS
 from bcd.wire.status import decode_error
 
 ENVIRONMENT = "BETTER_COMPUTE_CONFIG"
@@ -80,7 +80,7 @@ class Connection:
             raise BadConfiguration(f"cannot read the credentials: {error}") from error
         self._metadata = (("authorization", f"Bearer {token}"),)
         self.channel = grpc.secure_channel(
-            settings.api, grpc.ssl_channel_credentials(roots), options=NODE_CHANNEL_OPTIONS
+            settings.api, grpc.ssl_channel_credentials(roots), options=API_CHANNEL_OPTIONS
         )
 
     def call(
