@@ -6,7 +6,8 @@ production. While it runs, its client configuration lies, locked, where other te
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bcd.cli.embedded import EmbeddedSettings, start_gateway
 from bcd.cli.running import Registration
 from bcd.durable import replace_file
 from bcd.gateway.server import Gateway
+from bcd.model.device import DeviceClass
 from bcd.model.errors import BadConfiguration
 from bcd.model.ids import PoolId
 from bcd.model.pool import PoolPolicy
@@ -24,7 +26,8 @@ from bcd.placer.pki.state import CA_FILE, Secrets, init_state, load_state
 from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings
 from bcd.sim.fleet import Fleet, Member
-from bcd.store import pools, quotas
+from bcd.store import atoms, pools, quotas
+from bcd.store.atoms import Atom
 from bcd.store.database import Database, Transaction
 from bcd.store.open import open_database
 from bcd.store.pools import Usage
@@ -39,10 +42,15 @@ _MANY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What is running: the client configuration, and how much there is to book."""
+    """What is running: the client configuration, and how much there is to book.
+
+    ``linked`` when some GPUs have NVLink; a first request may ask for ``together`` of them.
+    """
 
     config: Path
     usage: Usage
+    linked: bool
+    together: int
 
 
 class DevSystem:
@@ -73,7 +81,14 @@ class DevSystem:
         pool_id = await database.write(_seed)
         await self._start_fleet(database, secrets, gateway, pool_id)
         usage = await self._wait_for_hosts(database, pool_id)
-        return Ready(self._write_client(placer, secrets, pool_id), usage)
+        found = await database.read(atoms.in_pool, pool_id)
+        whole = [atom for atom in found if atom.bookable and atom.device_class is DeviceClass.GPU]
+        return Ready(
+            config=self._write_client(placer, secrets, pool_id),
+            usage=usage,
+            linked=any(atom.nvlink_domain or atom.nvlink_peers for atom in whole),
+            together=_together(whole),
+        )
 
     async def _start_gateway(self, database: Database, secrets: Secrets) -> Gateway:
         settings = EmbeddedSettings(
@@ -135,6 +150,12 @@ class DevSystem:
             self._registered.end()
         for stop in reversed(self._stops):
             await stop()
+
+
+def _together(whole: Sequence[Atom]) -> int:
+    """At most four, and what every host's first NUMA node has."""
+    places = Counter((atom.node_id, atom.numa_node) for atom in whole)
+    return min(4, *places.values()) if places else 1
 
 
 def _secrets(settings: PlacerSettings) -> Secrets:

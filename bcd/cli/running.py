@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from bcd.durable import replace_file
+from bcd.model.errors import BadConfiguration
 
 
 def running_folder() -> Path:
@@ -33,15 +34,29 @@ def _is_held(path: Path) -> bool:
     return False
 
 
+def _sweep(folder: Path) -> None:
+    """Drop what crashed systems left behind."""
+    for path in folder.glob("*.toml"):
+        if not _is_held(path):
+            path.unlink(missing_ok=True)
+
+
 class Registration:
-    """This process's entry among the running systems."""
+    """This process's entry among the running systems; raises BadConfiguration."""
 
     def __init__(self, content: bytes) -> None:
         folder = running_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{os.getpid()}.toml"
-        replace_file(self.path, content)
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sweep(folder)
+            replace_file(self.path, content)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise BadConfiguration(
+                f"{folder}: cannot be written ({error.strerror}); set XDG_RUNTIME_DIR to a folder"
+                " of yours"
+            ) from error
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
     def end(self) -> None:

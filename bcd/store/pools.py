@@ -46,7 +46,7 @@ def _pool(row: Row) -> Pool:
 
 
 def create(tx: Transaction, name: str, tenant_id: str, region: str, policy: PoolPolicy) -> Pool:
-    """Add a pool; raises Conflict when the name is taken."""
+    """Add a pool; raises Conflict when the tenant has one of that name."""
     pool_id = tx.new_id("pool")
     added = tx.run(
         "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
@@ -58,7 +58,7 @@ def create(tx: Transaction, name: str, tenant_id: str, region: str, policy: Pool
         policy=msgspec.json.encode(policy).decode(),
     )
     if not added:
-        raise Conflict(f"a pool named {name} exists already", name=name)
+        raise Conflict(f"{tenant_id} has a pool named {name} already", name=name)
     return get(tx, PoolId(pool_id))
 
 

@@ -38,11 +38,17 @@ def encode_error(error: BcdError) -> grpc.Status:
 
 
 class RemoteError(BcdError):
-    """A refusal that came over the wire, with the reason that the server gave."""
+    """A failed call, with its reason; ``told`` when the server itself gave it.
 
-    def __init__(self, reason: Reason, message: str, details: dict[str, str]) -> None:
+    Otherwise the reason is guessed from the status that the transport, or a proxy, made.
+    """
+
+    def __init__(
+        self, reason: Reason, message: str, details: dict[str, str], *, told: bool
+    ) -> None:
         super().__init__(message, **details)
         self.reason = reason
+        self.told = told
 
 
 def decode_error(error: grpc.RpcError) -> RemoteError:
@@ -54,9 +60,10 @@ def decode_error(error: grpc.RpcError) -> RemoteError:
             info = error_details_pb2.ErrorInfo()
             ours = detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN
             if ours and info.reason in Reason.__members__:
-                return RemoteError(Reason(info.reason), status.message, dict(info.metadata))
+                details = dict(info.metadata)
+                return RemoteError(Reason(info.reason), status.message, details, told=True)
     number = code.value[0] if code is not None else code_pb2.INTERNAL
     reason = next((r for r, known in CODES.items() if known == number), Reason.INTERNAL)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         reason = Reason.UNAVAILABLE
-    return RemoteError(reason, error.details() or str(code), {})
+    return RemoteError(reason, error.details() or str(code), {}, told=False)

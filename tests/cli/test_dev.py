@@ -19,11 +19,13 @@ def test_two_systems_side_by_side_do_not_collide(tmp_path: Path) -> None:
             (node,) = json.loads(chosen.run("nodes", "-o", "json").stdout)
             assert "L40S" in node["devices"][0]["model"]
             code, words = other.end()
-            assert (code, words) == (0, "")
+            assert code == 0
+            assert words.startswith("state and log (dev.log) are in ")
+            assert words.count("\n") == 1
         (node,) = json.loads(terminal.run("nodes", "-o", "json").stdout)
         assert "H100" in node["devices"][0]["model"]
         code, words = one.end()
-        assert (code, words) == (0, "")
+        assert (code, words.count("\n")) == (0, 1)
     assert not list((tmp_path / "run/better-compute/dev").iterdir())
 
 
@@ -55,6 +57,15 @@ def test_killed_it_leaves_nothing_that_another_terminal_would_find(tmp_path: Pat
 
 
 def test_an_unknown_profile_is_named(tmp_path: Path) -> None:
-    words = Terminal(tmp_path).dev_refused("--sim", "1", "--profile", "dgx-9000")
-    assert "dgx-9000" in words
-    assert "dgx-h100" in words
+    done = Terminal(tmp_path).run("dev", "--sim", "1", "--profile", "dgx-9000")
+    assert done.returncode == 2
+    assert "'dgx-9000' is not one of 'dgx-h100'" in done.stderr
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be made" in Terminal(tmp_path).dev_refused(
+        "--sim", "1", "--state", str(tmp_path / "file" / "state")
+    )
+    blocked = Terminal(tmp_path, {"XDG_RUNTIME_DIR": str(tmp_path / "file")})
+    assert "set XDG_RUNTIME_DIR to a folder of yours" in blocked.dev_refused("--sim", "1")

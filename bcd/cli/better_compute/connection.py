@@ -5,6 +5,7 @@ the one running ``better-compute dev``.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +19,15 @@ from google.protobuf.message import Message
 from bcd.cli.program import load_settings
 from bcd.cli.running import running_systems
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
+from bcd.signing.keyfile import load_bundle
 from bcd.wire.bounds import API_CHANNEL_OPTIONS
-from bcd.wire.status import decode_error
+from bcd.wire.status import RemoteError, decode_error
 
 ENVIRONMENT = "BETTER_COMPUTE_CONFIG"
 _CALL_TIMEOUT_S = 60.0
 _MAX_TOKEN_BYTES = 8 * 1024
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}\Z")
+_TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}\Z")
 
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Message)
@@ -73,11 +77,9 @@ class Connection:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        try:
-            roots = settings.ca_file.read_bytes()
-            token = settings.token_file.read_text("utf-8")[:_MAX_TOKEN_BYTES].strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadConfiguration(f"cannot read the credentials: {error}") from error
+        if not _ADDRESS.match(settings.api):
+            raise BadConfiguration(f"api: {settings.api!r} is not host:port")
+        roots, token = _read_ca(settings.ca_file), _read_token(settings.token_file)
         self._metadata = (("authorization", f"Bearer {token}"),)
         self.channel = grpc.secure_channel(
             settings.api, grpc.ssl_channel_credentials(roots), options=API_CHANNEL_OPTIONS
@@ -93,12 +95,19 @@ class Connection:
         try:
             return method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
-            failure = decode_error(error)
-            if failure.reason is Reason.UNAVAILABLE:
-                raise Unavailable(
-                    f"{self.settings.api} does not answer ({failure.message}); is it running?"
-                ) from error
-            raise failure from error
+            raise self._explained(decode_error(error)) from error
+
+    def _explained(self, failure: RemoteError) -> BcdError:
+        """The failure in words that say what to look at."""
+        if failure.told or failure.reason is not Reason.UNAVAILABLE:
+            return failure
+        api, ca_file = self.settings.api, self.settings.ca_file
+        if "CERTIFICATE_VERIFY_FAILED" in failure.message or "Hostname" in failure.message:
+            return BadConfiguration(
+                f"{api} shows no certificate for that name under the CA in {ca_file};"
+                " check api and ca_file"
+            )
+        return Unavailable(f"{api} does not answer ({failure.message}); is it running?")
 
     def tenant(self, given: str | None) -> str:
         """The tenant to act for; raises BadConfiguration when nothing names one."""
@@ -106,6 +115,31 @@ class Connection:
         if not tenant:
             raise BadConfiguration("no tenant: name one with --tenant, or set tenant in the file")
         return tenant
+
+
+def _read_ca(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        load_bundle(content)
+    except OSError as error:
+        raise BadConfiguration(f"ca_file: {path} cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise BadConfiguration(f"ca_file: {path} holds no PEM certificate") from error
+    return content
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            token = file.read(_MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise BadConfiguration(f"token_file: {path} cannot be read ({error.strerror})") from error
+    if not _TOKEN.match(token):
+        raise BadConfiguration(
+            f"token_file: {path} {'holds no bearer token' if token else 'is empty'};"
+            " put one line from `better-compute token issue` there"
+        )
+    return token
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,11 +21,21 @@ from bcd.cli.better_compute.connection import (
     user_file,
 )
 from bcd.cli.running import running_systems
+from bcd.model.errors import BadConfiguration
+
+if TYPE_CHECKING:
+    from bcd.cli.development import Ready
 
 
 @click.command()
 @click.option("--sim", "hosts", type=click.IntRange(1, 1000), required=True, metavar="N")
-@click.option("--profile", default="dgx-h100", show_default=True, help="Hardware of the hosts.")
+@click.option(
+    "--profile",
+    type=click.Choice(["dgx-h100", "hgx-a100-mig", "l40s-pcie"]),
+    default="dgx-h100",
+    show_default=True,
+    help="Hardware of the hosts.",
+)
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -47,9 +58,14 @@ def _state_folder(given: Path | None) -> Iterator[Path]:
     if given is None:
         with tempfile.TemporaryDirectory(prefix="better-compute-") as scratch:
             yield Path(scratch)
-    else:
+        return
+    try:
         given.mkdir(mode=0o700, parents=True, exist_ok=True)
-        yield given.resolve()
+    except OSError as error:
+        raise BadConfiguration(f"{given}: cannot be made ({error.strerror})") from error
+    if not os.access(given, os.W_OK | os.X_OK):
+        raise BadConfiguration(f"{given}: cannot be written; name another folder with --state")
+    yield given.resolve()
 
 
 async def _serve(folder: Path, hosts: int, profile: str) -> None:
@@ -66,9 +82,11 @@ async def _serve(folder: Path, hosts: int, profile: str) -> None:
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             ready = starting.result()
+            click.echo(f"state and log (dev.log) are in {folder}", err=True)
             click.echo(
-                f"ready: {hosts} hosts, {ready.usage.devices} GPUs; in another terminal:"
-                f" {_next_command(ready.config)}"
+                f"ready: {_counted(ready.usage.schedulable, 'host')},"
+                f" {_counted(ready.usage.devices, 'GPU')}; in another terminal:"
+                f" {_next_command(ready)}"
             )
             await stopping.wait()
     finally:
@@ -78,13 +96,18 @@ async def _serve(folder: Path, hosts: int, profile: str) -> None:
         await system.stop()
 
 
-def _next_command(config: Path) -> str:
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _next_command(ready: "Ready") -> str:
     """What to type next; names the configuration where it would not be found by itself."""
     program = "better-compute"
     if shutil.which(program) is None:
         program = shlex.quote(sys.argv[0])
-    command = f"{program} reserve --gpus 4 --topology nvlink-all --for 8h"
-    alone = running_systems() == [config] and not user_file().exists()
+    topology = "nvlink-all" if ready.linked else "same-numa"
+    command = f"{program} reserve --gpus {ready.together} --topology {topology} --for 8h"
+    alone = running_systems() == [ready.config] and not user_file().exists()
     if alone and ENVIRONMENT not in os.environ:
         return command
-    return f"{ENVIRONMENT}={shlex.quote(str(config))} {command}"
+    return f"{ENVIRONMENT}={shlex.quote(str(ready.config))} {command}"

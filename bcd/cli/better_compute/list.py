@@ -5,23 +5,26 @@ from pathlib import Path
 import click
 
 from bcd.cli.better_compute.connection import client_options, connected
+from bcd.cli.better_compute.parameters import pool_id
 from bcd.cli.better_compute.show import print_json, print_reservations
+from bcd.model.reservation import State
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
 
 _PAGE = 200
+_STATES = [state.value for state in State if state is not State.DRAFT]
 
 
 @click.command("list")
 @click.option("--all", "everyone", is_flag=True, help="The whole tenant's, not only your own.")
-@click.option("--state", default="", help="Only those in this state.")
-@click.option("--pool", default="", help="Only those in this pool.")
+@click.option("--state", type=click.Choice(_STATES), default=None, help="Only those in this state.")
+@click.option("--pool", help="Only those in this pool, by name or id.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @client_options
 def list_(
     everyone: bool,
-    state: str,
-    pool: str,
+    state: str | None,
+    pool: str | None,
     limit: int,
     tenant: str | None,
     output: str,
@@ -31,11 +34,12 @@ def list_(
     found: list[pb.Reservation] = []
     with connected(config) as connection:
         stub = ReservationsServiceStub(connection.channel)
+        acting = connection.tenant(tenant)
         request = pb.ListReservationsRequest(
-            tenant_id=connection.tenant(tenant),
+            tenant_id=acting,
             scope="all" if everyone else "mine",
-            state=state,
-            pool_id=pool,
+            state=state or "",
+            pool_id=pool_id(connection, acting, pool) if pool else "",
         )
         while len(found) < limit:
             request.limit = min(_PAGE, limit - len(found))
@@ -44,4 +48,7 @@ def list_(
             if not page.next_cursor:
                 break
             request.cursor = page.next_cursor
-    print_json(found) if output == "json" else print_reservations(found)
+        if output == "json":
+            print_json(found)
+        else:
+            print_reservations(found, owners=everyone)

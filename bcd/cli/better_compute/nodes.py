@@ -5,49 +5,61 @@ from pathlib import Path
 import click
 
 from bcd.cli.better_compute.connection import client_options, config_option, connected
+from bcd.cli.better_compute.parameters import pool_id
 from bcd.cli.better_compute.show import moment, print_json, print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub
 
 
 @click.group(invoke_without_command=True)
-@click.option("--pool", default="", help="Only the nodes of this pool.")
+@click.option("--pool", help="Only the nodes of this pool, by name or id.")
 @client_options
 @click.pass_context
 def nodes(
-    context: click.Context, pool: str, tenant: str | None, output: str, config: Path | None
+    context: click.Context, pool: str | None, tenant: str | None, output: str, config: Path | None
 ) -> None:
-    """List the nodes of your pools."""
+    """List the nodes of your pools; `nodes cordon` and `nodes revoke` take them out."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
         stub = NodesServiceStub(connection.channel)
-        request = pb.ListNodesRequest(tenant_id=connection.tenant(tenant), pool_id=pool)
+        acting = connection.tenant(tenant)
+        chosen = pool_id(connection, acting, pool) if pool else ""
+        request = pb.ListNodesRequest(tenant_id=acting, pool_id=chosen)
         found = connection.call(stub.ListNodes, request).nodes
     if output == "json":
         print_json(list(found))
         return
     print_table(
-        ("ID", "HOST", "STATE", "DEVICES", "FREE", "MODEL", "LAST SEEN"),
+        ("ID", "HOST", "STATE", "GPUS", "FREE", "MIG", "FREE", "MODEL", "LAST SEEN"),
         (_row(node) for node in found),
     )
 
 
 def _row(node: pb.Node) -> tuple[str, ...]:
-    free = sum(1 for d in node.devices if not d.reservation_id and d.health == "healthy")
+    counts = [*_counts(node, "gpu"), *_counts(node, "gpu.mig")]
     models = sorted({device.model for device in node.devices})
     return (
         node.id,
         node.hostname,
         _state(node),
-        str(len(node.devices)),
-        str(free),
+        *(str(count) for count in counts),
         ", ".join(models),
         moment(node.last_seen),
     )
 
 
+def _counts(node: pb.Node, device_class: str) -> tuple[int, int]:
+    """(devices of a class, those that a new reservation could have now)."""
+    own = [device for device in node.devices if getattr(device, "class") == device_class]
+    free = [d for d in own if not d.reservation_id and d.health == "healthy" and d.bookable]
+    return len(own), len(free) if node.schedulable else 0
+
+
 def _state(node: pb.Node) -> str:
+    """One word; away means not connected, and still within the time it has to come back."""
+    if not node.trusted:
+        return "revoked"
     if node.cordoned:
         return "cordoned"
     if node.schedulable:
@@ -76,4 +88,4 @@ def revoke(node: str, config: Path | None) -> None:
     with connected(config) as connection:
         stub = NodesServiceStub(connection.channel)
         answer = connection.call(stub.RevokeNode, pb.RevokeNodeRequest(node_id=node))
-    click.echo(f"{node}  {answer.certificates} certificates revoked")
+    click.echo(f"{node}  revoked ({answer.certificates} certificates)")

@@ -10,8 +10,8 @@ from bcd.cli.better_compute.connection import (
     connected,
     output_option,
 )
+from bcd.cli.better_compute.parameters import Duration
 from bcd.cli.better_compute.show import print_json, print_table
-from bcd.model.units import parse_duration_ms
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
 
@@ -20,7 +20,7 @@ from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
 @client_options
 @click.pass_context
 def pools(context: click.Context, tenant: str | None, output: str, config: Path | None) -> None:
-    """List your tenant's pools."""
+    """List your tenant's pools; `pools create` adds one."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
@@ -50,22 +50,20 @@ def pools(context: click.Context, tenant: str | None, output: str, config: Path 
 @click.argument("name")
 @click.option("--owner", required=True, help="The tenant that owns the pool.")
 @click.option("--region", required=True)
-@click.option("--turnaround", help="A gap kept free after every booking: 5m.")
+@click.option("--turnaround", type=Duration(), help="A gap kept free after every booking: 5m.")
 @output_option
 @config_option
 def create(
     name: str,
     owner: str,
     region: str,
-    turnaround: str | None,
+    turnaround: int | None,
     output: str,
     config: Path | None,
 ) -> None:
     """Create a pool."""
     with connected(config) as connection:
-        policy = pb.PoolPolicy()
-        if turnaround:
-            policy.turnaround_ms = parse_duration_ms(turnaround, "--turnaround")
+        policy = pb.PoolPolicy(turnaround_ms=turnaround)
         request = pb.CreatePoolRequest(name=name, tenant_id=owner, region=region, policy=policy)
         stub = PoolsServiceStub(connection.channel)
         pool = connection.call(stub.CreatePool, request).pool

@@ -14,7 +14,7 @@ from bcd.wire.compute.v1.admin_pb2_grpc import QuotasServiceStub
 @client_options
 @click.pass_context
 def quota(context: click.Context, tenant: str | None, output: str, config: Path | None) -> None:
-    """List your tenant's quotas."""
+    """List your tenant's quotas; `quota set` grants them."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
@@ -31,12 +31,12 @@ def quota(context: click.Context, tenant: str | None, output: str, config: Path 
 
 
 @quota.command("set")
-@click.argument("resource")
-@click.argument("limit", type=click.IntRange(min=0))
+@click.argument("resource", type=click.Choice(["gpu", "gpu.mig"]))
+@click.argument("limit", type=click.IntRange(0, 1 << 40))
 @click.option("--tenant", required=True, help="The tenant to grant it to.")
 @config_option
 def set_(resource: str, limit: int, tenant: str, config: Path | None) -> None:
-    """Grant a tenant LIMIT of a RESOURCE: gpu, gpu.mig."""
+    """Grant a tenant LIMIT of a RESOURCE; it counts for all its reservations together."""
     with connected(config) as connection:
         stub = QuotasServiceStub(connection.channel)
         request = pb.SetQuotaRequest(tenant_id=tenant, resource=resource, limit=limit)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
 
-from bcd.model.units import format_duration
+from bcd.model.units import format_duration, parse_duration_ms
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.document import to_document
 
@@ -66,13 +66,15 @@ def devices_asked(request: pb.ReservationRequest) -> str:
 
 def print_reservation(reservation: pb.Reservation) -> None:
     """One reservation in full, for people."""
-    lines = [
-        ("reservation", reservation.id),
+    lines = [("reservation", reservation.id)] if reservation.id else []
+    lines += [
         ("state", reservation.state),
         ("pool", reservation.pool_id),
         ("devices", devices_asked(reservation.request)),
     ]
-    if reservation.HasField("during"):
+    if not reservation.HasField("during"):
+        lines.append(("for", format_duration(parse_duration_ms(reservation.request.duration))))
+    else:
         during = reservation.during
         lines.append(("from", moment(during.start)))
         lines.append(("to", f"{moment(during.end)} ({format_duration(during.end - during.start)})"))
@@ -89,17 +91,20 @@ def print_reservation(reservation: pb.Reservation) -> None:
         click.echo(f"{name:<{width}}  {value}")
 
 
-def print_reservations(reservations: Sequence[pb.Reservation]) -> None:
-    """A list of reservations, for people."""
+def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) -> None:
+    """A list of reservations, for people; with whose they are where that is not one's own."""
+    columns = ("ID", "STATE", "DEVICES", "FOR", "FROM", "TO")
     print_table(
-        ("ID", "STATE", "DEVICES", "FROM", "TO"),
+        (*columns, "OWNER") if owners else columns,
         (
             (
                 reservation.id,
                 reservation.state,
                 devices_asked(reservation.request),
+                format_duration(parse_duration_ms(reservation.request.duration)),
                 moment(reservation.during.start),
                 moment(reservation.during.end),
+                *((reservation.owner_identity_id,) if owners else ()),
             )
             for reservation in reservations
         ),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import config_option, connected
+from bcd.cli.better_compute.connection import config_option, connected, tenant_option
+from bcd.cli.better_compute.parameters import Duration, pool_id
 from bcd.cli.better_compute.show import moment
-from bcd.model.units import parse_duration_ms
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import CredentialsServiceStub
 
@@ -21,24 +21,33 @@ def token() -> None:
 @click.option("--tenant", "tenants", multiple=True, help="A tenant to act for; repeatable.")
 @click.option("--group", "groups", multiple=True, help="A group, for policies; repeatable.")
 @click.option("--admin", is_flag=True, help="May administer the installation.")
-@click.option("--for", "lifetime", default="8h", show_default=True)
+@click.option(
+    "--for",
+    "lifetime",
+    type=Duration(),
+    default="8h",
+    show_default=True,
+    help="From a minute to a year.",
+)
 @config_option
 def issue(
     subject: str,
     tenants: tuple[str, ...],
     groups: tuple[str, ...],
     admin: bool,
-    lifetime: str,
+    lifetime: int,
     config: Path | None,
 ) -> None:
     """Print a bearer token for SUBJECT; keep it in a file that only they can read."""
+    if not tenants and not admin:
+        raise click.UsageError("name a tenant with --tenant; without one the token can do nothing")
     with connected(config) as connection:
         request = pb.IssueTokenRequest(
             subject=subject,
             tenants=tenants,
             groups=groups,
             admin=admin,
-            lifetime_ms=parse_duration_ms(lifetime, "--for"),
+            lifetime_ms=lifetime,
         )
         stub = CredentialsServiceStub(connection.channel)
         answer = connection.call(stub.IssueToken, request)
@@ -47,19 +56,32 @@ def issue(
 
 
 @token.command()
-@click.option("--pool", help="The pool that the node joins.")
+@click.option("--pool", help="The pool that the node joins, by name or id.")
+@tenant_option
 @click.option("--node", default="", help="An existing node that joins again.")
 @click.option("--role", type=click.Choice(["node", "node-tenant"]), default="node")
-@click.option("--for", "lifetime", default="15m", show_default=True, help="At most 1h.")
+@click.option(
+    "--for", "lifetime", type=Duration(), default="15m", show_default=True, help="At most 1h."
+)
 @config_option
-def join(pool: str | None, node: str, role: str, lifetime: str, config: Path | None) -> None:
+def join(
+    pool: str | None,
+    tenant: str | None,
+    node: str,
+    role: str,
+    lifetime: int,
+    config: Path | None,
+) -> None:
     """Print a single-use token with which one node joins a pool."""
     with connected(config) as connection:
+        joined = ""
+        if pool or not node:
+            joined = pool_id(connection, tenant or connection.settings.tenant, pool)
         request = pb.CreateJoinTokenRequest(
-            pool_id=pool or connection.settings.pool,
+            pool_id=joined,
             role=role,
             node_id=node,
-            lifetime_ms=parse_duration_ms(lifetime, "--for"),
+            lifetime_ms=lifetime,
         )
         stub = CredentialsServiceStub(connection.channel)
         answer = connection.call(stub.CreateJoinToken, request)

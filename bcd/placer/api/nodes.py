@@ -73,6 +73,7 @@ def _encode(tx: Transaction, node: Node, now_ms: int) -> pb.Node:
         ready=node.ready,
         schedulable=node.ready and node.reachable and node.trusted and not node.cordoned,
         cordoned=node.cordoned,
+        trusted=node.trusted,
         daemon_version="" if session is None else session.daemon_version,
         driver_version=node.driver_version,
         last_seen=0 if session is None else session.last_seen_ms,
@@ -84,6 +85,7 @@ def _encode(tx: Transaction, node: Node, now_ms: int) -> pb.Node:
                 profile=atom.profile,
                 health=atom.health,
                 reservation_id=holders.get(atom.id, ""),
+                bookable=atom.bookable,
             )
             for atom in atoms.on_node(tx, node.id)
         ],

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bcd.model.caller import Caller
+from bcd.model.device import DeviceClass
 from bcd.model.errors import AccessDenied, InvalidInput, Unsupported
 from bcd.model.pool import MAX_TURNAROUND_MS, PlacerKind, PoolPolicy
 from bcd.placer.api.edge import Context, Edge, require_admin
@@ -14,6 +15,7 @@ from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1 import admin_pb2_grpc
 
 MAX_QUOTA = 1 << 40
+_RESOURCES = (*DeviceClass, "vcpu", "memoryGiB")
 
 
 def bounded(field: str, text: str) -> str:
@@ -61,10 +63,12 @@ class PoolCalls:
         require_admin(caller)
         if not 0 <= request.limit <= MAX_QUOTA:
             raise InvalidInput("limit", f"must be 0 to {MAX_QUOTA}")
+        if request.resource not in _RESOURCES:
+            raise InvalidInput("resource", f"must be one of {', '.join(_RESOURCES)}")
         quota = await self.database.write(
             quotas.set_ceiling,
             bounded("tenantId", request.tenant_id),
-            bounded("resource", request.resource),
+            request.resource,
             request.limit,
         )
         return pb.SetQuotaResponse(quota=_encode_quota(quota))

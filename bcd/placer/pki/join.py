@@ -19,7 +19,10 @@ MAX_LIFETIME_MS = HOUR_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """What an administrator asks a token for; an empty node id means a new node."""
+    """What an administrator asks a token for.
+
+    An empty node id means a new node; a known node joins its own pool again, named or not.
+    """
 
     pool_id: str
     role: str = Role.NODE.value
@@ -43,12 +46,14 @@ def mint(tx: Transaction, request: JoinRequest, pin: str) -> Minted:
         raise InvalidInput("role", f"must be one of {', '.join(sorted(WORKLOAD_ROLES))}")
     if not 0 < request.lifetime_ms <= MAX_LIFETIME_MS:
         raise InvalidInput("lifetimeMs", "must be at most an hour")
-    pool = pools.get(tx, PoolId(parse_type_id("pool", request.pool_id, "poolId")))
-    node_id = NodeId(tx.new_id("node"))
+    pool_id, node_id = request.pool_id, NodeId(tx.new_id("node"))
     if request.node_id:
         node_id = NodeId(parse_type_id("node", request.node_id, "nodeId"))
-        if nodes.get(tx, node_id).pool_id != pool.id:
-            raise NotFound(f"there is no node {node_id} in pool {pool.id}", nodeId=node_id)
+        known = nodes.get(tx, node_id).pool_id
+        if pool_id not in ("", known):
+            raise NotFound(f"there is no node {node_id} in pool {pool_id[:64]}", nodeId=node_id)
+        pool_id = known
+    pool = pools.get(tx, PoolId(parse_type_id("pool", pool_id, "poolId")))
     secret = secrets.token_bytes(32)
     token_id = tx.new_id("join")
     expires_ms = tx.now_ms() + request.lifetime_ms

@@ -12,7 +12,7 @@ INSERT INTO control (key, value) VALUES ('epoch', 1);
 -- devices.
 CREATE TABLE pools (
   id TEXT PRIMARY KEY,
-  name TEXT NOT NULL UNIQUE,
+  name TEXT NOT NULL,
   tenant_id TEXT NOT NULL,
   region TEXT NOT NULL,
   policy TEXT NOT NULL,
@@ -20,7 +20,8 @@ CREATE TABLE pools (
   clock_ms INTEGER NOT NULL DEFAULT 0,
   change_seq INTEGER NOT NULL DEFAULT 0,
   change_token TEXT NOT NULL DEFAULT '',
-  created_ms INTEGER NOT NULL
+  created_ms INTEGER NOT NULL,
+  UNIQUE (tenant_id, name)
 ) STRICT;
 
 -- Which nodes changed (what: bookings, or node for devices and state), so that a placer

@@ -194,6 +194,7 @@ class Node(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
+    TRUSTED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     pool_id: _builtins.str
     hostname: _builtins.str
@@ -204,6 +205,8 @@ class Node(_message.Message):
     daemon_version: _builtins.str
     driver_version: _builtins.str
     last_seen: _builtins.int
+    trusted: _builtins.bool
+    """False once its certificates were revoked, until it joins again."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDevice]: ...
     @_builtins.property
@@ -226,10 +229,11 @@ class Node(_message.Message):
         devices: _abc.Iterable[Global___NodeDevice] | None = ...,
         labels: _abc.Iterable[Global___NodeLabel] | None = ...,
         conditions: _abc.Iterable[_reservations_pb2.Condition] | None = ...,
+        trusted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "connected", b"connected", "cordoned", b"cordoned", "daemon_version", b"daemon_version", "devices", b"devices", "driver_version", b"driver_version", "hostname", b"hostname", "id", b"id", "labels", b"labels", "last_seen", b"last_seen", "pool_id", b"pool_id", "ready", b"ready", "schedulable", b"schedulable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "connected", b"connected", "cordoned", b"cordoned", "daemon_version", b"daemon_version", "devices", b"devices", "driver_version", b"driver_version", "hostname", b"hostname", "id", b"id", "labels", b"labels", "last_seen", b"last_seen", "pool_id", b"pool_id", "ready", b"ready", "schedulable", b"schedulable", "trusted", b"trusted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -245,12 +249,15 @@ class NodeDevice(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     RESERVATION_ID_FIELD_NUMBER: _builtins.int
+    BOOKABLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     model: _builtins.str
     profile: _builtins.str
     health: _builtins.str
     reservation_id: _builtins.str
     """The reservation that holds it now, when the caller may know."""
+    bookable: _builtins.bool
+    """False for a device that is gone or unhealthy, and for a GPU in MIG mode."""
     def __init__(
         self,
         *,
@@ -259,10 +266,11 @@ class NodeDevice(_message.Message):
         profile: _builtins.str = ...,
         health: _builtins.str = ...,
         reservation_id: _builtins.str = ...,
+        bookable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class", b"class", "health", b"health", "id", b"id", "model", b"model", "profile", b"profile", "reservation_id", b"reservation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookable", b"bookable", "class", b"class", "health", b"health", "id", b"id", "model", b"model", "profile", b"profile", "reservation_id", b"reservation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,54 @@
+"""Parameters that several verbs take: durations with a unit, and pools by name."""
+
+from typing import Any
+
+import click
+
+from bcd.cli.better_compute.connection import Connection
+from bcd.model.errors import BadConfiguration, InvalidInput
+from bcd.model.ids import is_type_id
+from bcd.model.units import parse_duration_ms
+from bcd.wire.compute.v1 import admin_pb2 as pb
+from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
+
+
+class Duration(click.ParamType[int]):
+    """A duration in milliseconds; people must give a unit, because a bare 8 would be 8 ms."""
+
+    name = "duration"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse ``8h``, ``90m``, ``1d12h``; ``0`` where not waiting at all makes sense."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if self._zero and text.strip("0") in ("", "s", "m", "h", "ms"):
+            return 0
+        if text.isdigit():
+            self.fail(f"{text} has no unit; write 8h, 90m or 1d12h", param, ctx)
+        try:
+            return parse_duration_ms(text)
+        except InvalidInput as error:
+            self.fail(error.rule.replace(" or milliseconds", ""), param, ctx)
+
+
+def pool_id(connection: Connection, tenant: str, given: str | None) -> str:
+    """The id of a pool given by id or name, of the configured one, or of the only one there is.
+
+    Raises BadConfiguration listing the tenant's pools when that names none.
+    """
+    wanted = given or connection.settings.pool
+    if is_type_id("pool", wanted):
+        return wanted
+    request = pb.ListPoolsRequest(tenant_id=tenant)
+    found = connection.call(PoolsServiceStub(connection.channel).ListPools, request).pools
+    named = [pool for pool in found if pool.name == wanted or not wanted]
+    if len(named) == 1:
+        return named[0].id
+    names = ", ".join(pool.name for pool in found) or "none"
+    if wanted:
+        raise BadConfiguration(f"there is no pool {wanted}; {tenant} has: {names}")
+    raise BadConfiguration(f"no pool: name one with --pool; {tenant} has: {names}")
