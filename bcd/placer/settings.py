@@ -1,15 +1,21 @@
 """The placer's settings, as its TOML file gives them."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
+
+from bcd.model.address import DialledName, Listen
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the API listens, and the DNS names and addresses that clients dial it by."""
 
-    listen: str = "127.0.0.1:7445"
-    names: tuple[str, ...] = ("localhost", "127.0.0.1")
+    listen: Listen = "127.0.0.1:7445"
+    names: Annotated[tuple[DialledName, ...], msgspec.Meta(min_length=1)] = (
+        "localhost",
+        "127.0.0.1",
+    )
 
 
 class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,4 +32,4 @@ class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     trust_domain: str = "bcd.local"
     api: ApiSettings = ApiSettings()
     policy: PolicySettings = PolicySettings()
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,0 +1,21 @@
+"""Addresses and names in settings: where to listen, and what others dial."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+_PORT = (
+    r"(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}|0)"
+)
+_LISTEN = rf"^(?:\[[0-9a-fA-F:.]*\]|[A-Za-z0-9._-]+):{_PORT}\Z"
+_NAME = r"^(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)\Z"
+
+Listen = Annotated[str, msgspec.Meta(pattern=_LISTEN)]
+DialledName = Annotated[str, msgspec.Meta(pattern=_NAME)]
+
+# What each pattern asks for, in words.
+FORMS: Mapping[str, str] = {
+    _LISTEN: "must be host:port, such as [::]:7443 or 127.0.0.1:0 (0 takes a free port)",
+    _NAME: "must be a DNS name or an IP address, as it goes into a certificate",
+}
