@@ -10,7 +10,10 @@ import bcd
 from bcd.cli.program import run_program
 
 _CONFIG = Path("/etc/bcd/bcd.toml")
-_EPILOG = "exit codes: 0 done, 1 refused or failed, 2 usage, 4 another daemon took this node over"
+_EPILOG = (
+    "exit codes: 0 done, 1 refused or failed, 2 usage, 4 another daemon took this node over,"
+    " 78 settings or own files cannot be used"
+)
 
 
 def main() -> None:
@@ -19,7 +22,7 @@ def main() -> None:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = _parser().parse_args(_with_verb(sys.argv[1:]))
-    run_program("bcd", lambda: _dispatch(arguments))
+    run_program("bcd", lambda: _dispatch(arguments), daemon=arguments.verb == "run")
 
 
 def _with_verb(arguments: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from bcd.node.enrolment import JoinToken, enroll, parse_token
 from bcd.node.host.clock import SystemClock
 from bcd.node.host.folder import claim
 from bcd.node.identity import save_identity
+from bcd.node.pending import attempt_for, forget_attempt
 from bcd.node.settings import Settings, paths_of
 from bcd.signing.certificates import spiffe_id
 from bcd.signing.keyfile import CREDENTIALS
@@ -31,11 +32,13 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
             )
         token = _read_token(token_file)
         address = gateway or settings.gateway.enroll_address
-        credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms()))
+        attempt = attempt_for(token.id, state)
+        credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms(), attempt))
         save_identity(state, credentials)
+        forget_attempt(state)
     finally:
         os.close(claimed)
-    print(f"enrolled as {spiffe_id(credentials.leaf)}; now run: systemctl start bcd")
+    print(f"enrolled as {spiffe_id(credentials.leaf)}; now start the daemon: bcd run")
     return 0
 
 

@@ -72,7 +72,7 @@ def parse_token(text: str) -> JoinToken:
     if match is None:
         raise BadConfiguration(
             "join token: is not of the form id.secret.pin; copy the whole line that"
-            " better-compute token printed"
+            " better-compute token join printed"
         )
     try:
         secret = base64.urlsafe_b64decode(match[2].rstrip("=") + "=")
@@ -81,23 +81,41 @@ def parse_token(text: str) -> JoinToken:
     return JoinToken(match[1], secret, match[3])
 
 
-async def enroll(address: str, token: JoinToken, now_ms: int) -> Credentials:
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A new key and the request for its certificate (DER).
+
+    A token serves one request only: an attempt that is made again has to be the same one.
+    """
+
+    key: ec.EllipticCurvePrivateKey
+    csr: bytes
+
+
+def new_attempt() -> Attempt:
+    """An attempt with a key of its own."""
+    key = generate_key()
+    return Attempt(key, make_csr(key))
+
+
+async def enroll(
+    address: str, token: JoinToken, now_ms: int, attempt: Attempt | None = None
+) -> Credentials:
     """Get this host its first identity from the gateway's enrolment port.
 
     Raises BcdError: Unavailable when nobody answers, Untrusted when the answer does not prove
     itself, and what the control plane refuses with (a token used, expired or unknown).
     """
     leaf_pem = await _presented_certificate(address)
-    key = generate_key()
-    csr = make_csr(key)
+    attempt = attempt or new_attempt()
     request = pb.EnrollRequest(
         token_id=token.id,
-        csr=csr,
-        hmac=hmac.digest(hashlib.sha256(token.secret).digest(), csr, "sha256"),
+        csr=attempt.csr,
+        hmac=hmac.digest(hashlib.sha256(token.secret).digest(), attempt.csr, "sha256"),
     )
     # Whoever presented this certificate only carries bytes; the pin judges the answer.
     answer = await _call_again(address, leaf_pem.encode(), request)
-    credentials = _credentials(answer, key, now_ms, token.pin)
+    credentials = _credentials(answer, attempt.key, now_ms, token.pin)
     gateway = x509.load_pem_x509_certificate(leaf_pem.encode())
     problem = chain_problem(gateway, credentials.bundle, now_ms)
     if problem is not None:
@@ -192,7 +210,10 @@ def _credentials(
     except ValueError as error:
         raise Untrusted(f"the answer to the enrolment has a broken certificate: {error}") from error
     if pin is not None and not hmac.compare_digest(pin_of(bundle[0]), pin):
-        raise Untrusted("the answer is of another authority than the join token names")
+        raise Untrusted(
+            "the answer is of another authority than the join token names; make a new token there,"
+            " or name the right gateway"
+        )
     if not own:
         raise Untrusted("the answer certifies a key that is not ours")
     within_ms = min(max(now_ms, validity_ms(chain[0])[0]), validity_ms(chain[0])[1])

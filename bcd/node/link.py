@@ -276,10 +276,10 @@ class Link:
 
     def _delay(self, stood: bool, end: SessionEnd, attempt: int) -> float:
         spread = self.settings.spread_seconds
-        if isinstance(end, GoneAway):
+        if isinstance(end, GoneAway) and end.retry_after_ms:
             wait = end.retry_after_ms / 1000
-            return wait + self.jitter(0, min(wait, spread)) if wait else self.jitter(0, spread)
-        if stood and attempt == 0:
+            return wait + self.jitter(0, min(wait, spread))
+        if (stood or isinstance(end, GoneAway)) and attempt == 0:
             return self.jitter(0, spread)
         return self._backoff(attempt)
 
@@ -296,7 +296,7 @@ class Link:
                 self._trouble(detail, delay_s)
             case GoneAway():
                 name = _REASONS.get(end.reason, "for an unknown reason")
-                self._trouble(f"the gateway ended the session: {name} {end.message}", delay_s)
+                self._trouble(f"the gateway ended the session ({name}): {end.message}", delay_s)
             case Closed():
                 pass
 

@@ -117,6 +117,7 @@ class FakeGateway:
             not_after_ms=now_ms() + 30 * DAY_MS,
         )
         self._tokens: dict[str, tuple[bytes, str]] = {}
+        self._served: dict[str, bytes] = {}  # token id to the one request that it served
         self._epochs: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._servers: list[grpc.aio.Server] = []
@@ -363,6 +364,8 @@ class _Enrolments(enrollment_pb2_grpc.EnrollmentServiceServicer):
             hmac.digest(key, request.csr, "sha256"), request.hmac
         ):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the join token is not known")
+        if self._gateway._served.setdefault(request.token_id, request.csr) != request.csr:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the join token is used")
         issued = self._gateway.issue(request.csr, node_id)
         return enrollment_pb2.EnrollResponse(credentials=issued)
 

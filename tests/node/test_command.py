@@ -20,6 +20,7 @@ from bcd.cli import bcd_enroll, bcd_status
 from bcd.model.errors import BadConfiguration, Unavailable
 from bcd.model.report import Bound
 from bcd.node.identity import load_identity
+from bcd.node.pending import attempt_for
 from tests.node.fake_gateway import FakeGateway
 from tests.node.process import start_bcd, write_config
 from tests.node.world import Site, alloc_id, assignment, eventually, limits, node_id
@@ -40,9 +41,9 @@ def bcd(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def sentence(done: subprocess.CompletedProcess[str]) -> str:
+def sentence(done: subprocess.CompletedProcess[str], code: int = 78) -> str:
     """The one sentence that a refused command ends with, beside its log lines."""
-    assert done.returncode == 1, done
+    assert done.returncode == code, done
     assert "Traceback" not in done.stderr
     [line] = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert line.startswith("bcd: ")
@@ -152,7 +153,7 @@ async def test_a_second_daemon_on_one_folder_is_refused(
     daemon = await start_bcd(site)
     await gateway.until(lambda: bool(gateway.streams))
     done = await asyncio.to_thread(bcd, "--sim", "dgx-h100", "--config", str(config))
-    assert "another bcd runs" in sentence(done)
+    assert "another bcd runs" in sentence(done, 1)
     assert await daemon.end() == 0
 
 
@@ -191,6 +192,40 @@ async def test_the_gateways_address_may_be_given(gateway: FakeGateway, fresh: Si
     assert done.returncode == 0, done
 
 
+def cut_short(*_arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+async def test_an_enrolment_cut_short_goes_on_with_the_same_token(
+    gateway: FakeGateway, fresh: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, path = write_config(fresh), fresh.root / "token"
+    path.write_text(gateway.token(fresh.node_id))
+    with monkeypatch.context() as patch:
+        patch.setattr(bcd_enroll, "save_identity", cut_short)  # the token is spent by now
+        with pytest.raises(KeyboardInterrupt):
+            await asyncio.to_thread(bcd_enroll.run, config, str(path), None)
+    assert not (fresh.state / "credentials.pem").exists()
+    assert (fresh.state / "enrolling.json").stat().st_mode & 0o777 == 0o600
+    await asyncio.to_thread(bcd_enroll.run, config, str(path), None)
+    assert load_identity(fresh.state).node_id == fresh.node_id
+    assert not (fresh.state / "enrolling.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b'{"token_id":"join_1"}', b"{" * 99_999])
+async def test_a_broken_or_foreign_attempt_is_replaced(
+    gateway: FakeGateway, fresh: Site, content: bytes
+) -> None:
+    config, path = write_config(fresh), fresh.root / "token"
+    path.write_text(gateway.token(fresh.node_id))
+    fresh.state.mkdir(parents=True)
+    attempt_for("join_of_another_token", fresh.state)
+    if content:
+        (fresh.state / "enrolling.json").write_bytes(content)
+    await asyncio.to_thread(bcd_enroll.run, config, str(path), None)
+    assert load_identity(fresh.state).node_id == fresh.node_id
+
+
 def test_an_enrolled_host_is_not_enrolled_over(site: Site, config: Path) -> None:
     with pytest.raises(BadConfiguration, match=r"enrolled already.*move that file away"):
         bcd_enroll.run(config, "-", None)
@@ -217,7 +252,7 @@ async def test_a_refused_enrolment_says_why_and_leaves_nothing(
     done = await asyncio.to_thread(
         bcd, "enroll", "--config", str(config), "--token-file", str(path)
     )
-    assert "the join token is not known" in sentence(done)
+    assert "the join token is not known" in sentence(done, 1)
     assert "A" * 43 not in done.stderr
     assert not (fresh.state / "credentials.pem").exists()
 

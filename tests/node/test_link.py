@@ -48,7 +48,12 @@ def test_the_whole_wait_is_drawn_from_zero_up() -> None:
 
 def test_after_a_session_that_stood_the_first_retry_is_spread_wide() -> None:
     assert link()._delay(True, Lost("x"), 0) == 10.0
-    assert link()._delay(True, gone(0), 3) == 10.0
+    assert link()._delay(True, gone(0), 0) == 10.0
+
+
+def test_a_gateway_that_sends_a_node_away_again_and_again_is_asked_less_often() -> None:
+    waits = [link()._delay(True, gone(0), attempt) for attempt in range(1, 9)]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
 
 
 def test_a_gateways_retry_after_is_a_floor_with_a_spread_on_top() -> None:

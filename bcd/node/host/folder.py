@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from bcd.model.errors import BadConfiguration
+from bcd.model.errors import BadConfiguration, Unavailable
 from bcd.node.host.files import sweep
 
 
@@ -12,7 +12,7 @@ def claim(folder: Path) -> int:
     """Make the folder, keep every other daemon out of it, and clear half-written files away.
 
     The claim lasts until the returned descriptor is closed or the process ends, however it
-    ends. Raises BadConfiguration when another daemon has it, or it cannot be made.
+    ends. Raises Unavailable when another daemon has it, BadConfiguration when it cannot be made.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def claim(folder: Path) -> int:
         sweep(folder, "")
     except BlockingIOError as error:
         os.close(descriptor)
-        raise BadConfiguration(
+        raise Unavailable(
             f"paths.state: another bcd runs with {folder}; stop it, or set another folder"
         ) from error
     except OSError as error:

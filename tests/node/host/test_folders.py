@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bcd.model.errors import BadConfiguration
+from bcd.model.errors import BadConfiguration, Unavailable
 from bcd.node.host.cdi import SpecFolders
 from bcd.node.host.env import EnvFolder
 from bcd.node.host.folder import claim
@@ -131,7 +131,7 @@ def test_one_daemon_has_the_folder_until_it_ends(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     descriptor = claim(folder)
     assert mode(folder) == 0o700
-    with pytest.raises(BadConfiguration, match="another bcd runs"):
+    with pytest.raises(Unavailable, match="another bcd runs"):
         claim(folder)
     os.close(descriptor)
     os.close(claim(folder))
