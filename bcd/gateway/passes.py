@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from bcd.store.database import StoreUnavailable
+
 logger = logging.getLogger(__name__)
 
 
@@ -23,5 +25,7 @@ async def repeat(
         due.clear()
         try:
             await work()
+        except StoreUnavailable as error:
+            logger.warning("pass waits", extra={"loop": name, "problem": error.message})
         except Exception:
             logger.exception("pass failed", extra={"loop": name})

@@ -18,7 +18,7 @@ from bcd.gateway.identity import Identity
 from bcd.gateway.passes import repeat
 from bcd.gateway.settings import Settings
 from bcd.gateway.streams import House, Streams
-from bcd.model.errors import BadConfiguration, BcdError
+from bcd.model.errors import BcdError, Unavailable
 from bcd.store import certificates, sessions
 from bcd.store.database import Database, StoreUnavailable
 from bcd.wire import bounds
@@ -126,7 +126,7 @@ class Gateway:
         server = grpc.aio.server(options=bounds.NODE_SERVER_OPTIONS)
         add_NodeGatewayServiceServicer_to_server(self._streams, server)
         credentials = self._identity.node_port_credentials()
-        return await self._listen(server, self._settings.node_listen, credentials)
+        return await self._listen(server, "node_listen", credentials)
 
     async def _serve_enrolments(self) -> int:
         server = grpc.aio.server(options=_ENROLMENT_OPTIONS)
@@ -134,16 +134,17 @@ class Gateway:
         add_EnrollmentServiceServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         credentials = self._identity.enrolment_port_credentials()
-        return await self._listen(server, self._settings.enrolment_listen, credentials)
+        return await self._listen(server, "enrolment_listen", credentials)
 
     async def _listen(
-        self, server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials
+        self, server: grpc.aio.Server, setting: str, credentials: grpc.ServerCredentials
     ) -> int:
+        address = str(getattr(self._settings, setting))
         try:
             port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise BadConfiguration(
-                f"cannot listen on {address}: free the address or name another one"
+            raise Unavailable(
+                f"gateway.{setting}: cannot listen on {address}; free it, or name another one"
             ) from error
         self._servers.append(server)
         await server.start()

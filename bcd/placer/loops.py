@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
+from bcd.model.errors import Unavailable
 from bcd.store.database import Database
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ async def _attempt(what: str, work: Awaitable[T], **fields: object) -> tuple[T] 
     """The result, or None for a failure, which is logged with the fields."""
     try:
         return (await work,)
+    except Unavailable as error:  # the database, mostly; one line says it all
+        logger.warning("%s waits", what, extra={**fields, "problem": error.message})
     except Exception:
         logger.exception("%s failed; the next pass observes again", what, extra=fields)
-        return None
+    return None

@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from bcd.model.errors import BadConfiguration
+from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import CedarPolicy
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
@@ -95,7 +95,7 @@ class Placer:
         try:
             self.port = server.add_secure_port(listen, tls)
         except RuntimeError as error:
-            raise BadConfiguration(
+            raise Unavailable(
                 f"api.listen: cannot listen on {listen}; is another placer running?"
             ) from error
         await server.start()

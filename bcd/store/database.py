@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from bcd.model.errors import BcdError, Reason
+from bcd.model.errors import Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,10 +25,8 @@ class ConstraintViolated(Exception):
     """A row that the schema refused: its parent is not there, its key is taken, a check failed."""
 
 
-class StoreUnavailable(BcdError):
+class StoreUnavailable(Unavailable):
     """The database did not answer, or its answer to a commit was lost: the outcome is unknown."""
-
-    reason = Reason.UNAVAILABLE
 
 
 class Transaction(Protocol):

@@ -278,27 +278,28 @@ def _connect(url: str) -> _Connection:
             url, row_factory=dict_row, cursor_factory=psycopg.RawCursor, connect_timeout=10
         )
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"cannot connect to PostgreSQL: {_plain(error, url)}") from error
-
-
-def _plain(error: Exception, url: str) -> str:
-    """The error's text without the password, should it repeat it."""
-    password = conninfo_to_dict(url).get("password")
-    text = str(error).strip()
-    return text.replace(str(password), "***") if password else text
+        raise StoreUnavailable(f"cannot connect to PostgreSQL: {error}") from error
 
 
 def _prepare_schema(url: str, *, migrate: bool) -> None:
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        # The error repeats a part of the URL, which may be its password. Later ones do not.
+        raise BadConfiguration(
+            "database: is no PostgreSQL URL; write postgresql://user@host/name, and what is no"
+            " letter, digit or one of -._~ percent-encoded"
+        ) from error
     try:
         with _connect(url) as connection:
             if migrate:
                 _migrate(connection)
             else:
                 _check_version(connection)
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"the database went away: {error}") from error
     except psycopg.Error as error:
-        raise BadConfiguration(
-            f"the database's schema cannot be used: {_plain(error, url)}"
-        ) from error
+        raise BadConfiguration(f"the database's schema cannot be used: {error}") from error
 
 
 def _migrate(connection: _Connection) -> None:
@@ -337,8 +338,13 @@ def _check_version(connection: _Connection) -> None:
         row = connection.execute("SELECT version FROM schema_version").fetchone()
     version = row["version"] if row else 0
     newest = newest_version("postgresql")
-    if version != newest:
+    if version < newest:
+        raise StoreUnavailable(
+            f"the database has schema version {version}, this program needs {newest}: start the"
+            " placer of the same release"
+        )
+    if version > newest:
         raise BadConfiguration(
-            f"the database has schema version {version}, this program needs "
-            f"{newest}: start the placer of the same release first"
+            f"the database has schema version {version}, this program knows {newest}: install the"
+            " release of the placer here"
         )

@@ -48,6 +48,8 @@ _PRAGMAS = (
 )
 
 
+# Another start may find these gone.
+_PASSING_ERRORS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 # The file or its disk, not the statement.
 _FILE_ERRORS = frozenset(
     {
@@ -175,6 +177,8 @@ class SqliteDatabase(Database):
             _migrate(self._writer)
         except sqlite3.Error as error:
             self._let_go()
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING_ERRORS:
+                raise StoreUnavailable(f"{path}: cannot be used now ({error})") from error
             raise BadConfiguration(
                 f"{path}: cannot be used as a database ({error}); restore it from a backup"
             ) from error
@@ -329,7 +333,7 @@ def _lock(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise BadConfiguration(
+        raise StoreUnavailable(
             f"{path}: is in use by another process; a SQLite file belongs to one placer: stop "
             "the other one, or use PostgreSQL"
         ) from error

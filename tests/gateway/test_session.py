@@ -62,7 +62,7 @@ async def test_heartbeats_are_on_record(new_node: Connect, site: Site) -> None:
 
 
 async def test_a_node_that_falls_silent_loses_its_session(site: Site) -> None:
-    gateway = await site.start(heartbeat_ttl_ms=300)
+    gateway = await site.start(heartbeat_interval_ms=100, heartbeat_ttl_ms=300)
     node = await site.new_node(gateway)
     await node.welcome()
     await node.ended()

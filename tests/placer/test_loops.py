@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bcd.placer.loops import Loop, each
-from bcd.store.database import Database
+from bcd.store.database import Database, StoreUnavailable
 
 HOUR_S = 3_600.0
 
@@ -85,6 +85,24 @@ async def test_a_failing_pass_is_logged_and_followed_by_the_next(
         async with running(database, passes.once, 0.01):
             await passes.reach(4)
     assert len([record for record in caplog.records if record.exc_info]) == 2
+
+
+async def test_a_database_that_is_away_is_one_line_without_a_traceback(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    passes = Passes()
+
+    async def away_once() -> float | None:
+        await passes.once()
+        if passes.count == 1:
+            raise StoreUnavailable("the database went away")
+        return None
+
+    async with running(database, away_once, 0.01):
+        await passes.reach(2)
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert record.__dict__["problem"] == "the database went away"
 
 
 async def test_a_wake_during_a_pass_is_not_lost(database: Database) -> None:

@@ -7,7 +7,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from bcd.model.errors import BadConfiguration
+from bcd.model.errors import Unavailable
 from bcd.placer.pki.state import init_state
 from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings
@@ -57,7 +57,7 @@ async def test_a_port_that_is_taken_is_said_so(site: Site, tmp_path: Path) -> No
         api=ApiSettings(listen=f"127.0.0.1:{site.placer.port}"),
     )
     second = Placer(settings, site.world.database, init_state(settings.state, DOMAIN))
-    with pytest.raises(BadConfiguration, match="another placer"):
+    with pytest.raises(Unavailable, match="another placer"):
         await second.start()
     await second.stop()
 

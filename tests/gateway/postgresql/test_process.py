@@ -121,7 +121,7 @@ async def test_a_taken_port_is_named_in_one_sentence(
         async with asyncio.timeout(30):
             said = (await process.stderr.read()).decode()
             assert await process.wait() == 1
-    assert f"bcd-gateway: cannot listen on {taken}" in said
+    assert f"bcd-gateway: gateway.node_listen: cannot listen on {taken}" in said
     assert "Traceback" not in said
 
 
@@ -133,5 +133,5 @@ async def test_a_database_without_schema_is_named_in_one_sentence(
     async with asyncio.timeout(30):
         said = (await process.stderr.read()).decode()
         assert await process.wait() == 1
-    assert "start the placer of the same release first" in said
+    assert "start the placer of the same release" in said
     assert "Traceback" not in said

@@ -22,6 +22,21 @@ def resources(tx: Transaction) -> list[str]:
     return [quota.resource for quota in quotas.of_tenant(tx, TENANT)]
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://[",
+        "postgresql://u:my secret@h/x",
+        "postgresql://u:secret%zz@h/x",
+        "postgresql://u:secret@h/x?bogus=secret",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(BadConfiguration, match="database: is no PostgreSQL URL") as caught:
+        open_database(url)
+    assert "secret" not in caught.value.message
+
+
 async def test_a_wake_up_reaches_every_process(database: Database, database_url: str) -> None:
     other = open_database(database_url)
     heard: asyncio.Queue[str] = asyncio.Queue()
@@ -52,7 +67,7 @@ async def test_an_owner_without_more_rights_can_migrate(postgresql: Cluster) -> 
 
 
 def test_a_program_that_may_not_migrate_says_who_must(postgresql: Cluster) -> None:
-    with pytest.raises(BadConfiguration, match="start the placer"):
+    with pytest.raises(StoreUnavailable, match="start the placer"):
         open_database(postgresql.empty_database(), migrate=False)
 
 

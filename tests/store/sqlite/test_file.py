@@ -34,7 +34,7 @@ async def filled(path: Path, count: int = 200) -> None:
 
 async def test_a_second_opening_is_refused_while_the_first_lasts(path: Path) -> None:
     first = SqliteDatabase(path)
-    with pytest.raises(BadConfiguration, match="in use by another process"):
+    with pytest.raises(StoreUnavailable, match="in use by another process"):
         SqliteDatabase(path)
     await first.close()
     await SqliteDatabase(path).close()
@@ -109,6 +109,21 @@ def test_a_damaged_page_is_found_when_the_file_is_opened(path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(BadConfiguration, match=r"bcd\.db.*restore it from a backup"):
         SqliteDatabase(path)
+
+
+def test_a_disk_without_room_is_no_damage(path: Path) -> None:
+    """A limit on the size of files stands for the full disk."""
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192));"
+        "from pathlib import Path; from bcd.store.sqlite import SqliteDatabase;"
+        "SqliteDatabase(Path(sys.argv[1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "StoreUnavailable" in done.stderr
+    assert "cannot be used now" in done.stderr
+    SqliteDatabase(path)
 
 
 def test_a_truncated_file_is_refused(path: Path) -> None:
