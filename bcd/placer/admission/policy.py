@@ -23,6 +23,7 @@ from bcd.placer.admission.attributes import Attributes
 logger = logging.getLogger(__name__)
 
 _MAX_POLICY_BYTES = 1 << 20
+_AMOUNTS = frozenset({"gpus", "duration"})
 # A cap is named when the decision turns with this one attribute at its most modest value.
 _MODEST: Mapping[str, Mapping[str, object]] = {
     "gpus": {"gpus": 0},
@@ -66,8 +67,12 @@ class Denied:
         parts = []
         if self.rules:
             parts.append(f"forbidden by {', '.join(self.rules)}")
-        if self.caps:
-            parts.append(f"over the cap on {', '.join(self.caps)}")
+        amounts = [cap for cap in self.caps if cap in _AMOUNTS]
+        kinds = [cap for cap in self.caps if cap not in _AMOUNTS]
+        if amounts:
+            parts.append(f"over the cap on {', '.join(amounts)}")
+        if kinds:
+            parts.append(f"not with these {', '.join(kinds)}")
         return "; ".join(parts) or "no policy permits it"
 
 
@@ -148,6 +153,7 @@ def _user_attributes(caller: Caller) -> Mapping[str, Any]:
     return {
         "issuer": caller.issuer,
         "subject": caller.subject,
+        "owner": caller.owner,
         "actor": caller.actor,
         "delegated": bool(caller.actor),
         "tenants": sorted(caller.tenants),
@@ -157,7 +163,10 @@ def _user_attributes(caller: Caller) -> Mapping[str, Any]:
 def _read_folder(folder: Path, schema: cedarpy.Schema) -> str:
     texts: list[str] = []
     for path in _policy_files(folder):
-        text = path.read_text("utf-8", errors="replace")
+        try:
+            text = path.read_text("utf-8", errors="replace")
+        except OSError as error:
+            raise BadConfiguration(f"{path}: cannot be read ({error.strerror})") from error
         if len(text) > _MAX_POLICY_BYTES:
             raise BadConfiguration(f"{path}: is larger than {_MAX_POLICY_BYTES} bytes")
         try:
@@ -167,6 +176,8 @@ def _read_folder(folder: Path, schema: cedarpy.Schema) -> str:
         if not result.validation_passed:
             first = "; ".join(str(error) for error in list(result.errors)[:3])
             raise BadConfiguration(f"{path}: does not fit the schema: {first}")
+        if not len(cedarpy.PolicySet.from_str(text)):
+            raise BadConfiguration(f"{path}: has no policy; remove the file, or write one")
         texts.append(text)
     return "\n".join(texts)
 

@@ -9,6 +9,7 @@ import re
 from base64 import b32encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
@@ -173,6 +174,7 @@ def _refuse_unsupported(given: _CreateInput) -> None:
 
 _AT = re.compile(r"(.*) - at `(?:key` in `)?\$\.?(.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
+_ENUMS: Mapping[str, type[StrEnum]] = {"class": DeviceClass, "topology": Topology}
 # A status travels in a header of 8 KiB, percent-encoded.
 _MAX_FIELD = 256
 _MAX_RULE = 200
@@ -182,6 +184,9 @@ def _invalid(message: str) -> InvalidInput:
     """msgspec's sentence, taken apart into the field's path and the rule."""
     match = _AT.match(message)
     rule, path = (match[1], match[2]) if match else (message, "")
+    values = _ENUMS.get(path.rpartition(".")[2])
+    if values is not None and rule.startswith("Invalid enum value"):
+        rule = f"must be one of {', '.join(values)}"
     named = _NAMED.match(rule)
     if named:
         path = f"{path}.{named[2]}" if path else named[2]

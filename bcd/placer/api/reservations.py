@@ -65,7 +65,7 @@ class ReservationCalls:
         shown = [
             encode_reservation(view)
             for row, view in rows
-            if self._may(caller, Action.READ, row, places[row.pool_id])
+            if self._denied(caller, Action.READ, row, places[row.pool_id]) is None
         ]
         return pb.ListReservationsResponse(
             reservations=shown, next_cursor=rows[-1][0].id if more else ""
@@ -113,12 +113,19 @@ class ReservationCalls:
 
     async def _permit(self, caller: Caller, action: Action, row: StoredReservation) -> None:
         place = await self.database.read(_place, row.pool_id)
-        if not self._may(caller, action, row, place):
-            raise AccessDenied(f"the policy refuses {action.value} on {row.id}")
+        denied = self._denied(caller, action, row, place)
+        if denied is not None:
+            raise AccessDenied(
+                f"the policy refuses {action.value} on {row.id}: {denied.sentence}",
+                reservationId=row.id,
+            )
 
-    def _may(self, caller: Caller, action: Action, row: StoredReservation, place: Place) -> bool:
+    def _denied(
+        self, caller: Caller, action: Action, row: StoredReservation, place: Place
+    ) -> Denied | None:
         attributes = attributes_of(row.tenant_id, row.owner, place, row.request)
-        return not isinstance(self.policy.decide(caller, action, attributes), Denied)
+        decision = self.policy.decide(caller, action, attributes)
+        return decision if isinstance(decision, Denied) else None
 
 
 def _find(

@@ -1,7 +1,7 @@
 """Explains why a request fits nowhere, filter by filter, and when it would. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,11 +20,12 @@ class Unschedulable:
     """No node fits now: how many nodes each filter rejected, and the nearest time that would do.
 
     ``earliest_ms`` is None when none of the bookings known now has to end first, or too many
-    would have to be looked at.
+    would have to be looked at. ``shortage`` says what no node has enough of at all.
     """
 
     rejected: Mapping[str, int]
     earliest_ms: int | None
+    shortage: str = ""
 
     @property
     def sentence(self) -> str:
@@ -35,7 +36,7 @@ class Unschedulable:
         parts = [
             f"{name} rejected {self.rejected[name]}" for name in FILTERS if self.rejected.get(name)
         ]
-        return f"none of {total} nodes fits: {', '.join(parts)}"
+        return f"none of {total} nodes fits: {', '.join(parts)}{self.shortage}"
 
 
 def explain(
@@ -51,7 +52,8 @@ def explain(
         rejected[reason] += 1
         if reason in ("devices", "topology") and node.taken:
             hopeful.append(node)
-    return Unschedulable(rejected, _earliest(hopeful, question, start_ms, duration_ms))
+    earliest_ms = _earliest(hopeful, question, start_ms, duration_ms)
+    return Unschedulable(rejected, earliest_ms, _shortage(view, asks))
 
 
 class _Question:
@@ -79,6 +81,16 @@ class _Question:
             asks = self._loose if loose else self._asks
             self._known[key] = choose(facts.shape, facts.bookable, free, asks) is not None
         return self._known[key]
+
+
+def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
+    """The first entry that asks for more than any node has, in service or not, in words."""
+    shapes = {node.facts.shape for node in view.nodes.values()}
+    for ask in asks:
+        most = max((shape.matching(ask).bit_count() for shape in shapes), default=0)
+        if 0 < most < ask.count:
+            return f"; no node has {ask.count} such devices, the largest has {most}"
+    return ""
 
 
 def _rejection(node: NodeView, question: _Question, start_ms: int, end_ms: int) -> str:

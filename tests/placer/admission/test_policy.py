@@ -26,6 +26,7 @@ when {
 @id("no-notebooks")
 forbid (principal, action, resource) when { resource.labels.contains("kind=notebook") };
 """
+SAMPLE = Path(__file__).parents[3] / "packaging/caps.cedar"
 RESEARCHER = replace(ALICE, groups=frozenset({"research"}))
 
 
@@ -38,6 +39,9 @@ def resource(region: str = "eu-1", count: int = 8, **changes: Any) -> Attributes
     devices = [{"class": "gpu", "count": count, "model": changes.pop("model", "H100")}]
     asked = document(devices=devices, **({"duration": "72h"} | changes))
     return attributes_of("acme", ALICE.owner, Place(region), parse_create(asked).request)
+
+
+ANY_MODEL = resource("us-1", model="")
 
 
 def decided(folder: Path, asked: Attributes, caller: Caller = RESEARCHER) -> Decision:
@@ -149,6 +153,35 @@ def test_a_folder_without_policies_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         with pytest.raises(BadConfiguration, match="refuse everything"):
             CedarPolicy(folder)
+
+
+def test_a_file_without_a_policy_is_refused(tmp_path: Path) -> None:
+    for text in ("", "// permit (principal, action, resource);"):
+        with pytest.raises(BadConfiguration, match=r"caps\.cedar: has no policy"):
+            policy(tmp_path, text)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder.cedar").mkdir()
+    with pytest.raises(BadConfiguration, match=r"folder\.cedar: cannot be read"):
+        CedarPolicy(tmp_path)
+
+
+def test_the_sample_caps_requests_and_lets_only_owners_release(tmp_path: Path) -> None:
+    sample = policy(tmp_path, SAMPLE.read_text())
+
+    def may(action: Action, asked: Attributes) -> tuple[str, ...]:
+        decision = sample.decide(ALICE, action, asked)
+        return decision.rules if isinstance(decision, Denied) else ()
+
+    assert may(Action.CREATE, resource()) == ()
+    for over in (resource(count=9), resource(duration="73h"), resource("us-1"), ANY_MODEL):
+        assert may(Action.CREATE, over) == ("h100-cap",)
+    assert may(Action.CREATE, resource("us-1", count=99, model="A100")) == ()
+    theirs = replace(resource(), attrs={**resource().attrs, "owner": "issuer|somebody"})
+    assert may(Action.RELEASE, resource()) == ()
+    assert may(Action.RELEASE, theirs) == ("own-reservations",)
+    assert may(Action.READ, theirs) == ()
 
 
 def test_a_file_beyond_all_reason_is_refused(tmp_path: Path) -> None:

@@ -145,6 +145,14 @@ def test_what_is_out_of_bounds_is_refused_by_its_path(field: str, unsound: dict[
     assert refused.details["rule"]
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("class", "gpu, gpu.mig, gpu.slot"), ("topology", "any, same-numa, nvlink-all")],
+)
+def test_a_word_that_is_none_of_a_fields_values_is_told_them(name: str, values: str) -> None:
+    assert refusal(device(**{name: "ring"})).rule == f"must be one of {values}"
+
+
 UNKNOWN = {
     "surprise": document(surprise=1),
     "devices[1].surprise": document(

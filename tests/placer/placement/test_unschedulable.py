@@ -61,6 +61,17 @@ def test_every_node_is_counted_once_and_the_message_names_them_all() -> None:
     )
 
 
+def test_more_than_any_node_has_is_said() -> None:
+    small, large = host("s"), Host("l", dgx("l"), busy(8, 0, 50))
+    outcome = why([small, Host("m", dgx("m", 3)), large], ask(9, model="H100"))
+    assert outcome.sentence == (
+        "none of 3 nodes fits: devices rejected 3; no node has 9 such devices, the largest has 8"
+    )
+    assert "the largest has 8" in why([host(cordoned=True)], ask(9)).sentence
+    for enough in (large, host(cordoned=True), Host("n", dgx("n"), sick=ALL_SICK)):
+        assert "largest" not in why([enough], ask(8)).sentence
+
+
 def test_a_pool_without_nodes_says_so() -> None:
     outcome = why([], ask(1))
     assert (outcome.rejected, outcome.earliest_ms) == ({}, None)
