@@ -6,26 +6,45 @@ gateway or store; of ``better-compute`` only ``dev`` imports programs.
 
 import os
 import sys
+from importlib import import_module
+
+_CLI_LIBRARIES = frozenset({"click", "rich"})
+
+
+def bcd_gateway() -> None:
+    """The console script."""
+    _run("bcd-gateway", "bcd.cli.gateway")
+
+
+def bcd_placer() -> None:
+    """The console script."""
+    _run("bcd-placer", "bcd.cli.placer")
 
 
 def better_compute() -> None:
-    """The console script: says what to install where the command's own libraries are missing."""
-    # gRPC reads this when it is loaded; what goes wrong is told in our own words.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    """The console script."""
     try:
-        from bcd.cli.better_compute import main
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("bcd"):
-            raise
-        print(
-            f"better-compute: the library {error.name} is not installed; install the extra cli:"
-            " pip install '/path/to/better-compute[cli]'",
-            file=sys.stderr,
-        )
-        raise SystemExit(1) from error
-    try:
-        main()
+        _run("better-compute", "bcd.cli.better_compute")
     except OSError as error:  # standard output is full or gone
         print(f"better-compute: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from error
+
+
+def _run(program: str, module: str) -> None:
+    """Run a module's ``main``; says what to install where its libraries are missing."""
+    # gRPC reads this when it is loaded; what goes wrong is told in our own words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        import_module(module).main()
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.startswith("bcd"):
+            raise
+        library = error.name.partition(".")[0]
+        extra = "cli" if library in _CLI_LIBRARIES else "control"
+        print(
+            f"{program}: the library {library} is not installed; install the extra {extra}:"
+            f" pip install '/path/to/better-compute[{extra}]'",
+            file=sys.stderr,
+        )
         raise SystemExit(1) from error

@@ -4,10 +4,14 @@ Its certificate comes straight from the CA next door; later it renews like any o
 """
 
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from bcd.gateway.identity import Identity
 from bcd.gateway.server import Gateway
 from bcd.gateway.settings import Settings
+from bcd.model.address import DialledName
 from bcd.placer.pki.authority import Authority
 from bcd.placer.pki.own import OwnCredentials
 from bcd.signing.certificates import Role
@@ -19,7 +23,10 @@ _ID = "embedded"
 class EmbeddedSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A gateway's settings, and the DNS names and addresses that nodes dial it by."""
 
-    names: tuple[str, ...] = ("localhost", "127.0.0.1")
+    names: Annotated[tuple[DialledName, ...], msgspec.Meta(min_length=1)] = (
+        "localhost",
+        "127.0.0.1",
+    )
 
 
 async def start_gateway(

@@ -24,7 +24,7 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = _parser().parse_args()
     verb = _run if arguments.verb == "run" else _enroll
-    run_program("bcd-gateway", lambda: verb(arguments))
+    run_program("bcd-gateway", lambda: verb(arguments), daemon=arguments.verb == "run")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,15 +2,17 @@
 
 import argparse
 import asyncio
+import contextlib
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
+import bcd
 from bcd.cli.embedded import EmbeddedSettings, start_gateway
-from bcd.cli.program import configure_logs, load_settings, run_program
-from bcd.model.errors import BadConfiguration
-from bcd.model.units import parse_duration_ms
+from bcd.cli.program import configure_logs, duration_argument, load_settings, run_program
+from bcd.model.errors import BadConfiguration, InvalidInput
 from bcd.placer.pki.issuer import Grant, load_issuer
 from bcd.placer.pki.state import CA_FILE, Secrets, init_state, load_state
 from bcd.placer.server import Placer
@@ -20,7 +22,7 @@ from bcd.store import control
 from bcd.store.database import Database
 from bcd.store.open import is_sqlite, open_database
 
-DEFAULT_CONFIG = Path("/etc/bcd/placer.toml")
+_CONFIG = Path("/etc/bcd/placer.toml")
 
 
 class Settings(PlacerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,33 +33,52 @@ class Settings(PlacerSettings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="bcd-placer", description="GPU reservations: control plane"
+        prog="bcd-placer", description="GPU reservations: the control plane."
     )
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("init", help="make the CA and the keys of a new installation")
-    run = verbs.add_parser("run", help="run the control plane")
+    parser.add_argument("--version", action="version", version=f"bcd-placer {bcd.__version__}")
+    settings = argparse.ArgumentParser(add_help=False)
+    settings.add_argument(
+        "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("init", parents=[settings], help="make CA and keys of a new installation")
+    run = verbs.add_parser("run", parents=[settings], help="run the control plane")
     run.add_argument(
         "--with-gateway",
         action="store_true",
         help="run the nodes' gateway in this process too (with SQLite the only way)",
     )
-    token = verbs.add_parser("token", help="print a bearer token, made with the local key")
-    token.add_argument("--subject", required=True)
-    token.add_argument("--tenant", action="append", default=[], dest="tenants")
-    token.add_argument("--group", action="append", default=[], dest="groups")
+    token = verbs.add_parser(
+        "token", parents=[settings], help="print a bearer token, made with the local key"
+    )
+    token.add_argument("--subject", required=True, help="who bears it")
+    token.add_argument("--tenant", action="append", default=[], dest="tenants", help="repeatable")
+    token.add_argument("--group", action="append", default=[], dest="groups", help="repeatable")
     token.add_argument("--admin", action="store_true", help="may administer the installation")
-    token.add_argument("--for", default="8h", dest="lifetime", metavar="DURATION")
+    token.add_argument(
+        "--for",
+        type=duration_argument,
+        default="8h",
+        dest="lifetime_ms",
+        metavar="DURATION",
+        help="from a minute to a year (default 8h)",
+    )
     verbs.add_parser(
-        "recover", help="after restoring a backup: make nodes refuse states from before it"
+        "recover",
+        parents=[settings],
+        help="after restoring a backup: make nodes refuse states from before it",
     )
     return parser
 
 
 def main() -> None:
     """The console script."""
+    # gRPC reads these when its first channel or server is made.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     arguments = _parser().parse_args()
-    run_program("bcd-placer", lambda: _dispatch(arguments))
+    daemon = arguments.verb == "run"
+    run_program("bcd-placer", lambda: _dispatch(arguments), daemon=daemon)
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:
@@ -73,17 +94,18 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             return _run(settings, with_gateway=arguments.with_gateway)
 
 
-def _init(settings: PlacerSettings) -> int:
+def _init(settings: Settings) -> int:
     init_state(settings.state, settings.trust_domain)
     print(settings.state / CA_FILE)
     print(
-        f"made the CA and the keys in {settings.state}; back them up, and give clients {CA_FILE}",
+        f"made the CA and the issuer's key in {settings.state}; back the folder up, and give"
+        f" clients {CA_FILE}",
         file=sys.stderr,
     )
     return 0
 
 
-def _token(settings: PlacerSettings, arguments: argparse.Namespace) -> int:
+def _token(settings: Settings, arguments: argparse.Namespace) -> int:
     issuer = load_issuer(settings.state, settings.trust_domain)
     grant = Grant(
         subject=arguments.subject,
@@ -91,12 +113,21 @@ def _token(settings: PlacerSettings, arguments: argparse.Namespace) -> int:
         groups=tuple(arguments.groups),
         admin=arguments.admin,
     )
-    lifetime_ms = parse_duration_ms(arguments.lifetime, "--for")
-    print(issuer.issue(grant, time.time_ns() // 1_000_000, lifetime_ms))
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        token = issuer.issue(grant, now_ms, arguments.lifetime_ms)
+    except InvalidInput as error:
+        option = {"lifetimeMs": "--for", "subject": "--subject"}.get(error.field, error.field)
+        raise InvalidInput(option, error.rule) from error
+    print(token)
+    until = time.strftime(
+        "%Y-%m-%d %H:%M:%S %Z", time.localtime((now_ms + arguments.lifetime_ms) / 1000)
+    )
+    print(f"valid until {until}; keep it in a file that only its bearer reads", file=sys.stderr)
     return 0
 
 
-async def _recover(settings: PlacerSettings) -> int:
+async def _recover(settings: Settings) -> int:
     database = open_database(settings.database)
     try:
         epoch = await database.write(control.raise_epoch)
@@ -125,17 +156,16 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    placer = Placer(settings, database, secrets)
-    await placer.start()
-    gateway = None
-    if with_gateway:
-        folder = settings.state / "gateway"
-        gateway = await start_gateway(settings.gateway, folder, database, secrets.authority)
-    notify("READY=1")
-    await stopping.wait()
-    notify("STOPPING=1")
-    if gateway is not None:
-        await gateway.stop()
-    await placer.stop()
-    await database.close()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        placer = Placer(settings, database, secrets)
+        stack.push_async_callback(placer.stop)
+        await placer.start()
+        if with_gateway:
+            folder = settings.state / "gateway"
+            gateway = await start_gateway(settings.gateway, folder, database, secrets.authority)
+            stack.push_async_callback(gateway.stop)
+        notify("READY=1")
+        await stopping.wait()
+        notify("STOPPING=1")
     return 0

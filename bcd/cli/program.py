@@ -1,8 +1,10 @@
 """What the three daemons' commands share: settings, logs, and an end without a traceback."""
 
+import argparse
 import json
 import logging
 import os
+import re
 import sys
 import time
 import tomllib
@@ -12,10 +14,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bcd.model.errors import BadConfiguration, BcdError
+from bcd.model.address import FORMS
+from bcd.model.errors import BadConfiguration, BcdError, BrokenFile, InvalidInput
+from bcd.model.units import parse_duration_ms
 
 T = TypeVar("T")
+EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 _MAX_SETTINGS_BYTES = 1 << 20
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`\Z", re.DOTALL)
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -38,7 +44,17 @@ def load_settings(path: Path, kind: type[T]) -> T:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfiguration(f"{path}: is not TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise BadConfiguration(f"{path}: {error}") from error
+        raise BadConfiguration(f"{path}: {_setting_and_rule(str(error))}") from error
+
+
+def _setting_and_rule(message: str) -> str:
+    """msgspec's sentence, the setting first and patterns in words."""
+    match = _AT.match(message)
+    rule, setting = (match[1], f"{match[2]}: ") if match else (message, "")
+    for pattern, words in FORMS.items():
+        if rule == f"Expected `str` matching regex {pattern!r}":
+            rule = words
+    return setting + rule
 
 
 def _from_toml(kind: type, value: object) -> object:
@@ -74,10 +90,27 @@ def configure_logs(level: str = "info") -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
-def run_program(name: str, body: Callable[[], int]) -> None:
-    """Run a command's body and exit with its code; an error ends in one sentence on stderr."""
+def duration_argument(text: str) -> int:
+    """A duration option in milliseconds; a bare number is refused, because 8 would be 8 ms."""
+    if text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text} has no unit; write 8h, 90m or 1d12h")
+    try:
+        return parse_duration_ms(text)
+    except InvalidInput as error:
+        raise argparse.ArgumentTypeError(error.rule) from error
+
+
+def run_program(name: str, body: Callable[[], int], *, daemon: bool = False) -> None:
+    """Run a command's body and exit with its code; an error ends in one sentence on stderr.
+
+    A ``daemon`` whose settings or own files cannot be used ends with EXIT_CONFIGURATION, on which
+    its unit does not start it again: somebody has to look first.
+    """
     try:
         code = body()
+    except (BadConfiguration, BrokenFile) as error:
+        print(f"{name}: {error.message}", file=sys.stderr)
+        code = EXIT_CONFIGURATION if daemon else 1
     except BcdError as error:
         print(f"{name}: {error.message}", file=sys.stderr)
         code = 1

@@ -223,7 +223,7 @@ def test_without_any_configuration_it_says_how_to_get_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("api = 5", "Expected `str`, got `int` - at `$.api`"),
+        ("api = 5", "api: Expected `str`, got `int`"),
         ("api", "is not TOML"),
         ('api = "localhost:abc"\nca_file = "/a"\ntoken_file = "/b"', "is not host:port"),
         ('api = "x"\nca_file = "/a"\ntoken_file = "/b"\ncolour = 1', "unknown field `colour`"),

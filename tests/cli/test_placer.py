@@ -23,7 +23,7 @@ def settings(folder: Path, extra: str = "") -> Path:
 def run(config: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run ``bcd-placer`` to its end; it must not show a traceback."""
     done = subprocess.run(
-        [str(BIN / "bcd-placer"), "--config", str(config), *arguments],
+        [str(BIN / "bcd-placer"), *arguments, "--config", str(config)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
@@ -43,9 +43,11 @@ def test_init_makes_secrets_that_only_the_owner_reads(tmp_path: Path) -> None:
     assert "already; nothing was changed" in again.stderr
     token = run(config, "token", "--subject", "alice", "--tenant", "acme", "--for", "1h")
     assert token.stdout.count(".") == 2
-    assert run(config, "token", "--subject", "alice", "--for", "5").stderr.startswith(
-        "bcd-placer: lifetimeMs: must be from a minute to a year"
-    )
+    assert "valid until 20" in token.stderr
+    for lifetime, words in (("30s", "from a minute to a year"), ("8", "8 has no unit; write 8h")):
+        refused = run(config, "token", "--subject", "alice", "--for", lifetime)
+        assert f"--for: {words}" in refused.stderr.replace("must be ", ""), refused
+        assert (refused.returncode, refused.stdout) == (2 if lifetime == "8" else 1, "")
     recovered = run(config, "recover")
     assert "control epoch is now 2" in recovered.stdout
 
@@ -64,7 +66,7 @@ def test_what_is_missing_or_wrong_is_named(
     tmp_path: Path, extra: str, arguments: tuple[str, ...], words: str
 ) -> None:
     done = run(settings(tmp_path, extra), *arguments)
-    assert done.returncode == 1
+    assert done.returncode == (78 if arguments[0] == "run" else 1)
     assert words in done.stderr
 
 
@@ -83,7 +85,7 @@ def test_a_damaged_secret_is_named_with_its_remedy(
     run(config, "init")
     (tmp_path / "state" / name).write_bytes(damage)
     done = run(config, "run", "--with-gateway")
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert name in done.stderr
     assert "restore it from a backup" in done.stderr
 
@@ -93,5 +95,5 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     run(config, "init")
     os.chmod(tmp_path / "state/ca/credentials.pem", 0o644)
     done = run(config, "run", "--with-gateway")
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert "run: chmod 600" in done.stderr

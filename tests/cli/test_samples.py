@@ -1,15 +1,18 @@
-"""The placer's sample settings are real, complete and true."""
+"""The placer's sample settings and the units are real, complete and true."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from bcd.cli.placer import Settings
-from bcd.cli.program import load_settings
+from bcd.cli.program import EXIT_CONFIGURATION, load_settings
 
-PACKAGING = Path(__file__).parents[2] / "packaging"
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
 
 
 def differences(document: dict[str, Any], kind: type, path: str = "") -> list[str]:
@@ -39,3 +42,10 @@ def test_the_full_sample_gives_every_setting_with_its_default() -> None:
     del document["api"]["listen"]
     document["gateway"]["tick_ms"] = 1
     assert differences(document, Settings) == ["api.listen", "gateway.tick_ms"]
+
+
+@pytest.mark.parametrize("program", ["bcd", "bcd-gateway", "bcd-placer"])
+def test_a_unit_waits_for_somebody_when_the_settings_cannot_be_used(program: str) -> None:
+    unit = (ROOT / "systemd" / f"{program}.service").read_text()
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    assert str(EXIT_CONFIGURATION) in codes.split()

@@ -178,14 +178,14 @@ class System:
         self._stop()
 
     def _start(self) -> None:
-        self.run(*self.placer_launcher, "--config", str(self.placer_file), "init")
+        self.run(*self.placer_launcher, "init", "--config", str(self.placer_file))
         with_gateway = () if self.separate else ("--with-gateway",)
         self.program(
             "placer",
             *self.placer_launcher,
+            "run",
             "--config",
             str(self.placer_file),
-            "run",
             *with_gateway,
         ).start()
         self.wait_api()
