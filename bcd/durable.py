@@ -10,8 +10,10 @@ import secrets
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Replace ``path`` with ``content`` so that a reader, or a crash, sees old or new, whole.
+
+    Without ``durable`` a power loss may take the file, or leave it empty.
 
     The temporary file lies in the same folder under a name without a known suffix (CDI readers
     load every ``*.json``, hidden ones too). Raises OSError, and then leaves nothing behind.
@@ -22,14 +24,16 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         with open(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)  # the mask must not decide who may read
             file.write(content)
-            file.flush()
-            os.fsync(descriptor)
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def remove_file(path: Path) -> bool:

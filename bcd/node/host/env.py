@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from bcd.durable import replace_file
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.host.files import fingerprint, read_plain, sweep
 
@@ -41,18 +41,7 @@ class EnvFolder:
 
         Not synced: a file that a power loss took is rebuilt from its spec, as after a reboot.
         """
-        path = self._path(allocation_id)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        try:
-            with open(descriptor, "wb") as file:
-                os.fchmod(descriptor, 0o644)  # the mask must not decide who may read
-                file.write(content)
-            os.rename(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        replace_file(self._path(allocation_id), content, mode=0o644, durable=False)
 
     def remove(self, allocation_id: AllocationId) -> None:
         """Unlink a file; fine when it is gone. Raises OSError."""
