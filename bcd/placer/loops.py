@@ -68,13 +68,21 @@ class Loop:
 
 
 async def each(
-    what: str, items: Iterable[T], work: Callable[[T], Awaitable[object]]
+    what: str, items: Iterable[T], work: Callable[[T], Awaitable[object]], *, at_once: int = 1
 ) -> Sequence[T]:
     """Do the work of a pass item by item; one that fails is logged and stops no other.
 
     Returns those that failed.
     """
-    return [item for item in items if await _attempt(what, work(item), item=item) is None]
+    turn = asyncio.Semaphore(at_once)
+
+    async def attempt(item: T) -> bool:
+        async with turn:
+            return await _attempt(what, work(item), item=item) is not None
+
+    items = list(items)
+    done = await asyncio.gather(*(attempt(item) for item in items))
+    return [item for item, fine in zip(items, done, strict=True) if not fine]
 
 
 async def _attempt(what: str, work: Awaitable[T], **fields: object) -> tuple[T] | None:

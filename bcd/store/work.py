@@ -51,6 +51,25 @@ def poke(tx: Transaction, key: str, wake_ms: int) -> None:
     tx.wake("work")
 
 
+def take(tx: Transaction, key: str, now_ms: int) -> Claim:
+    """A poke and the claim that would follow, in one; whoever asks goes on with it at once."""
+    token = secrets.token_hex(8)
+    row = tx.one(
+        "INSERT INTO work (key, wake_ms, attempts, lock_token, lock_until_ms)"
+        " VALUES (:key, :now_ms, 1, :token, :until_ms) ON CONFLICT (key) DO UPDATE SET"
+        " wake_ms = CASE WHEN work.wake_ms < excluded.wake_ms THEN work.wake_ms"
+        " ELSE excluded.wake_ms END, attempts = work.attempts + 1,"
+        " lock_token = excluded.lock_token, lock_until_ms = excluded.lock_until_ms"
+        " RETURNING attempts",
+        key=key,
+        now_ms=now_ms,
+        token=token,
+        until_ms=now_ms + LEASE_MS,
+    )
+    assert row is not None
+    return Claim(key, token, row["attempts"])
+
+
 def drop(tx: Transaction, key: str) -> None:
     """Nothing will ever be due for this subject again."""
     tx.run("DELETE FROM work WHERE key = :key", key=key)

@@ -118,6 +118,22 @@ async def test_a_wake_during_a_pass_is_not_lost(database: Database) -> None:
         await passes.reach(2)
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_no_more_items_are_worked_on_than_may_be_at_once(at_once: int) -> None:
+    order, busy, most = [], 0, 0
+
+    async def work(item: int) -> None:
+        nonlocal busy, most
+        order.append(item)
+        busy += 1
+        most = max(most, busy)
+        await asyncio.sleep(0)
+        busy -= 1
+
+    assert await each("working", range(7), work, at_once=at_once) == []
+    assert (order, most) == (list(range(7)), at_once)
+
+
 async def test_each_item_gets_its_work_though_others_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -102,6 +102,20 @@ async def test_a_poke_brings_a_moment_forward_and_never_back(
     assert await database.read(work.next_wake_ms) == NOW + 30
 
 
+async def test_what_is_taken_is_claimed_at_once_whoever_held_it(
+    database: Database, clock: DatabaseClock
+) -> None:
+    clock.set(NOW)
+    new = await database.write(work.take, "k", NOW)
+    newer = await database.write(work.take, "k", NOW)
+    assert (new.attempts, newer.attempts) == (1, 2)
+    assert await claim_all(database) == []
+    assert await database.read(work.next_wake_ms) == NOW + LEASE_MS
+    assert await database.write(finish, new, NOW + 1000) is False
+    assert await database.write(finish, newer, NOW + 1000) is True
+    assert await database.read(work.next_wake_ms) == NOW + 1000
+
+
 async def test_a_retry_counts_the_attempts_and_a_new_moment_forgets_them(
     database: Database, clock: DatabaseClock
 ) -> None:

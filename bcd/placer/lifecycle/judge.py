@@ -1,9 +1,12 @@
-"""Judges stored reports, node by node in the order of their numbers, and wakes reservations.
+"""Judges stored reports, node by node in the order of their numbers.
 
-The verdict is final and needs no reservation's lock; what follows from it is the reconciler's.
+The verdict is final and needs no reservation's lock; what follows from it is the reconciler's,
+which gets the reservations as claims.
 """
 
-from bcd.model.ids import NodeId
+from collections.abc import Sequence
+
+from bcd.model.ids import NodeId, ReservationId
 from bcd.model.report import Rejection, Report
 from bcd.model.reservation import TERMINAL
 from bcd.placer.lifecycle import apply, attestation
@@ -11,14 +14,16 @@ from bcd.store import allocations, certificates, reports, reservations, work
 from bcd.store.allocations import Allocation
 from bcd.store.database import Transaction
 from bcd.store.reports import COUNTED, StoredReport
+from bcd.store.work import Claim
 
 JUDGED_AT_ONCE = 64
 
 
-def judge_node(tx: Transaction, node_id: NodeId) -> int:
-    """Judge up to 64 of a node's reports; returns how many there were."""
+def judge_node(tx: Transaction, node_id: NodeId) -> tuple[int, Sequence[Claim]]:
+    """Judge up to 64 of a node's reports; returns how many there were, and what to work on now."""
     batch = reports.unjudged(tx, node_id, JUDGED_AT_ONCE)
     now_ms = tx.now_ms()
+    concerned: dict[ReservationId, None] = {}
     for stored in batch:
         allocation = allocations.get(tx, stored.allocation_id)
         if allocation is None or allocation.node_id != node_id:
@@ -30,8 +35,9 @@ def judge_node(tx: Transaction, node_id: NodeId) -> int:
             reports.raise_number(tx, node_id, stored.key_id, outcome.number)
         else:
             reports.judge(tx, stored.id, outcome)
-        _tell(tx, stored, allocation, outcome, now_ms)
-    return len(batch)
+        if _tell(tx, stored, allocation, outcome):
+            concerned[allocation.reservation_id] = None
+    return len(batch), [work.take(tx, reservation_id, now_ms) for reservation_id in concerned]
 
 
 def _verdict(
@@ -56,8 +62,8 @@ def _tell(
     stored: StoredReport,
     allocation: Allocation,
     outcome: Report | Rejection,
-    now_ms: int,
-) -> None:
+) -> bool:
+    """Write the event of a rejection; returns whether the reservation goes on."""
     row = reservations.get(tx, allocation.reservation_id)
     assert row is not None
     if isinstance(outcome, Rejection):
@@ -71,5 +77,4 @@ def _tell(
                 "reason": outcome.value,
             },
         )
-    if row.state not in TERMINAL:
-        work.poke(tx, row.id, now_ms)
+    return row.state not in TERMINAL

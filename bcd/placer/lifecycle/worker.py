@@ -67,12 +67,14 @@ class Worker:
     async def judge_pass(self) -> float | None:
         """Judge every stored report that nobody judged yet."""
         waiting = await self._database.read(reports.nodes_with_unjudged)
-        await each("judging a node's reports", waiting, self._judge)
+        await each("judging a node's reports", waiting, self._judge, at_once=_BATCH)
         return None
 
     async def _judge(self, node_id: NodeId) -> None:
-        while await self._database.write(judge_node, node_id) == JUDGED_AT_ONCE:
-            pass
+        judged = JUDGED_AT_ONCE
+        while judged == JUDGED_AT_ONCE:
+            judged, claims = await self._database.write(judge_node, node_id)
+            await asyncio.gather(*(self._work_on(claim) for claim in claims))
 
 
 def _claim(tx: Transaction) -> tuple[Sequence[Claim], float]:

@@ -7,6 +7,7 @@ import pytest
 
 from bcd.model.ids import ReservationId
 from bcd.model.reservation import State
+from bcd.placer.lifecycle.judge import judge_node
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.worker import Worker
 from bcd.store import work
@@ -94,10 +95,10 @@ async def test_a_worker_that_comes_back_late_changes_nothing(
     assert row["attempts"] == 1
 
 
-async def test_what_changes_while_a_worker_holds_a_claim_brings_the_subject_up_again(
+async def test_a_judged_report_takes_the_subject_from_a_worker_that_holds_it(
     world: World, clock: DatabaseClock
 ) -> None:
-    """The poke takes the claim away; the work is done by whoever claims it then."""
+    """The work is done by whoever has the newest claim."""
     clock.advance(0)
     node = await world.add_node(dgx("a"))
     made = await world.create(1)
@@ -106,10 +107,26 @@ async def test_what_changes_while_a_worker_holds_a_claim_brings_the_subject_up_a
     await world.database.write(work.poke, made.id, clock.read())
     (claim,) = await claims(world)
     await world.send(node, node.seal(node.report(allocation)), allocation.id)
-    await world.worker.judge_pass()
+    judged, taken = await world.database.write(judge_node, node.id)
+    assert judged == 1
     await reconcile(world, claim)
     assert (await world.view(made.id)).state is State.BINDING, "the claim was fenced"
-    assert await moment(world, made.id) == clock.read()
+    assert await claims(world) == [], "it is taken already"
+    await reconcile(world, *taken)
+    assert (await world.view(made.id)).state is State.ACTIVE
+
+
+async def test_a_judge_that_dies_leaves_the_subject_to_the_next_worker(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    node = await world.add_node(dgx("a"))
+    made = await world.create(1)
+    await world.work()
+    (allocation,) = await world.live(made.id)
+    await world.send(node, node.seal(node.report(allocation)), allocation.id)
+    await world.database.write(judge_node, node.id)
+    clock.advance(LEASE_MS)
     await world.work()
     assert (await world.view(made.id)).state is State.ACTIVE
 

@@ -15,10 +15,11 @@ from bcd.model.errors import BcdError
 from bcd.model.ids import PoolId, ReservationId
 from bcd.model.report import Failed, Released
 from bcd.placer.admission.policy import Allowed, Denied
+from bcd.placer.lifecycle.judge import judge_node
 from bcd.placer.lifecycle.pending import Rest, retry_pending
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.transitions import Trigger
-from bcd.store import work
+from bcd.store import reports, work
 from bcd.store.database import Database
 from tests.clock import DatabaseClock
 from tests.conftest import Rounds
@@ -52,8 +53,11 @@ class Twin:
     async def work(self) -> None:
         """All that is due, one after the other: what happens at once has no order to compare."""
         world = self.world
-        await world.worker.judge_pass()
         reconciler = Reconciler(world.placements, world.signer)
+        for node_id in await world.database.read(reports.nodes_with_unjudged):
+            _, taken = await world.database.write(judge_node, node_id)
+            for claim in taken:
+                await world.database.write(reconciler.reconcile, claim)
         while claims := await world.database.write(work.claim, 1):
             (claim,) = claims
             self.clock.advance(1)
