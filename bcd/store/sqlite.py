@@ -12,6 +12,7 @@ import os
 import queue
 import secrets
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -321,9 +322,8 @@ def _plainly(error: sqlite3.DatabaseError) -> Exception:
 def _lock(path: Path) -> int:
     """Keep other processes off the file, and other users; the lock goes with the process."""
     try:
+        _make_private(path)
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.chmod(path, 0o600)
     except OSError as error:
         raise BadConfiguration(
             f"{path}: cannot be opened ({error.strerror}); create its folder and give this "
@@ -338,6 +338,17 @@ def _lock(path: Path) -> int:
             "the other one, or use PostgreSQL"
         ) from error
     return descriptor
+
+
+def _make_private(path: Path) -> None:
+    """Make the file where it is missing, for this user only; a device or pipe is left alone."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadConfiguration(f"{path}: is not a plain file; name another database")
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
 
 
 def _check(connection: sqlite3.Connection) -> None:

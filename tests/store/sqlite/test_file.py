@@ -86,6 +86,16 @@ def test_a_url_that_names_no_engine_is_refused(url: str) -> None:
         open_database(url)
 
 
+def test_what_is_no_plain_file_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    with pytest.raises(BadConfiguration, match="pipe: is not a plain file"):
+        SqliteDatabase(pipe)
+    assert pipe.stat().st_mode & 0o777 == 0o666
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:
     path.write_bytes(b"not a database at all\n" * 1000)
     with pytest.raises(BadConfiguration, match=r"bcd\.db.*restore it from a backup"):
