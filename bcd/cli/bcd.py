@@ -60,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
     )
     run = verbs.add_parser("run", parents=[settings], help="run the daemon in the foreground")
-    run.add_argument("--sim", metavar="PROFILE", help="on simulated hardware, such as dgx-h100")
+    run.add_argument(
+        "--sim",
+        metavar="PROFILE",
+        help="on simulated hardware: dgx-h100, hgx-a100-mig or l40s-pcie",
+    )
     enroll = verbs.add_parser("enroll", parents=[settings], help="get this host its identity")
     enroll.add_argument(
         "--token-file", required=True, metavar="FILE", help="the join token; - reads it from stdin"

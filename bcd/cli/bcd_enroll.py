@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 
-from bcd.cli.program import load_settings
+from bcd.cli.program import load_settings, read_secret
 from bcd.model.errors import BadConfiguration
-from bcd.node.enrolment import JoinToken, enroll, parse_token
+from bcd.node.enrolment import enroll, parse_token
 from bcd.node.host.clock import SystemClock
 from bcd.node.host.folder import claim
 from bcd.node.identity import save_identity
@@ -30,7 +29,7 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
                 f"{state / CREDENTIALS}: this host is enrolled already; to give it another"
                 " identity, move that file away first"
             )
-        token = _read_token(token_file)
+        token = parse_token(read_secret(token_file, _MAX_TOKEN_BYTES))
         address = gateway or settings.gateway.enroll_address
         attempt = attempt_for(token.id, state)
         credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms(), attempt))
@@ -40,17 +39,3 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
         os.close(claimed)
     print(f"enrolled as {spiffe_id(credentials.leaf)}; now start the daemon: bcd run")
     return 0
-
-
-def _read_token(token_file: str) -> JoinToken:
-    try:
-        if token_file == "-":  # noqa: S105 - a file name
-            text = sys.stdin.read(_MAX_TOKEN_BYTES)
-        else:
-            with open(token_file, encoding="ascii", errors="replace") as file:
-                text = file.read(_MAX_TOKEN_BYTES)
-    except OSError as error:
-        raise BadConfiguration(
-            f"{token_file}: the join token cannot be read ({error.strerror})"
-        ) from error
-    return parse_token(text)

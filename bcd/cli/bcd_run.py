@@ -1,12 +1,14 @@
 """``bcd run``: the daemon as a process, with signals and logs."""
 
 import asyncio
+import functools
 import logging
+import os
 import signal
 from pathlib import Path
 
-from bcd.cli.program import configure_logs, load_settings
-from bcd.model.errors import BadConfiguration, BcdError
+from bcd.cli.program import configure_logs, load_settings, read_again
+from bcd.model.errors import BadConfiguration
 from bcd.node.daemon import Daemon, open_daemon
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.settings import Settings
@@ -21,6 +23,7 @@ def run(config: Path, profile: str | None, after_step: AfterStep = no_observer) 
     """
     settings = load_settings(config, Settings)
     configure_logs(settings.log.level)
+    os.umask(0o022)  # specs and env files are for everybody's container runtime
     if profile is None:
         raise BadConfiguration(
             "this version has no driver for real GPUs yet; run it on simulated hardware"
@@ -37,19 +40,14 @@ async def _run(settings: Settings, config: Path, profile: str, after_step: After
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    loop.add_signal_handler(signal.SIGHUP, _reload, daemon, config)
+    take_over = functools.partial(_take_over, daemon)
+    loop.add_signal_handler(signal.SIGHUP, read_again(config, Settings, take_over))
     log.info("daemon starts", extra={"node": daemon.identity.node_id, "profile": profile})
     return await daemon.run()
 
 
-def _reload(daemon: Daemon, config: Path) -> None:
-    try:
-        settings = load_settings(config, Settings)
-    except BcdError as error:
-        log.error("settings stay as they were", extra={"problem": error.message})
-        return
-    logging.getLogger().setLevel(settings.log.level.upper())
+def _take_over(daemon: Daemon, settings: Settings) -> None:
     if (settings.gateway, settings.paths) != (daemon.settings.gateway, daemon.settings.paths):
         log.warning("changed gateway or paths take effect with a restart only")
     daemon.reload(settings)
-    log.info("settings read again")
+    logging.getLogger().setLevel(settings.log.level.upper())

@@ -18,8 +18,13 @@ from bcd.model.address import FORMS
 from bcd.model.errors import BadConfiguration, BcdError, BrokenFile, InvalidInput
 from bcd.model.units import parse_duration_ms
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
+EXIT_CODES = (
+    "exit codes: 0 done, 1 refused or failed, 2 usage, 78 run cannot use settings or own files"
+)
 _MAX_SETTINGS_BYTES = 1 << 20
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`\Z", re.DOTALL)
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -88,6 +93,34 @@ def configure_logs(level: str = "info") -> None:
     # gRPC forks nothing here; its fork handlers only add log noise.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def read_again(path: Path, kind: type[T], take_over: Callable[[T], None]) -> Callable[[], None]:
+    """A handler for SIGHUP that reads a daemon's settings again and lets ``take_over`` use them.
+
+    Settings that cannot be used are logged, and the old ones stay.
+    """
+
+    def handler() -> None:
+        try:
+            take_over(load_settings(path, kind))
+        except BcdError as error:
+            logger.error("settings stay as they were", extra={"problem": error.message})
+        else:
+            logger.info("settings read again")
+
+    return handler
+
+
+def read_secret(name: str, limit: int) -> str:
+    """A short text from a file, or from standard input for ``-``; raises BadConfiguration."""
+    try:
+        if name == "-":
+            return sys.stdin.read(limit)
+        with open(name, encoding="ascii", errors="replace") as file:
+            return file.read(limit)
+    except OSError as error:
+        raise BadConfiguration(f"{name}: cannot be read ({error.strerror})") from error
 
 
 def duration_argument(text: str) -> int:

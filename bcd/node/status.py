@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,23 @@ class StatusServer:
         """Listen; raises BadConfiguration when the socket cannot be made."""
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
+            self._make_room()
             self._server = await asyncio.start_unix_server(self._serve, self._path)
             os.chmod(self._path, 0o660)
         except OSError as error:
             raise BadConfiguration(
                 f"paths.socket: {self._path} cannot be made ({error.strerror or error})"
             ) from error
+
+    def _make_room(self) -> None:
+        """Remove the socket of a killed daemon; anything else there stays."""
+        try:
+            mode = self._path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise BadConfiguration(f"paths.socket: {self._path} is something else; name a new path")
+        self._path.unlink(missing_ok=True)
 
     async def stop(self) -> None:
         """Stop listening and remove the socket."""

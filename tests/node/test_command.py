@@ -7,6 +7,7 @@ traceback, and never costs a hold.
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -288,6 +289,32 @@ async def test_status_and_inventory_for_people_and_programs(
     assert (site.root / "s").stat().st_mode & 0o777 == 0o660
     assert await daemon.end() == 0
     assert not (site.root / "s").exists()
+
+
+async def test_what_lies_where_the_socket_belongs_and_is_none_stays(site: Site) -> None:
+    config = write_config(site)
+    (site.root / "s").write_text("somebody's")
+    done = await asyncio.to_thread(bcd, "run", "--config", str(config), "--sim", site.profile)
+    assert "s is something else; name a new path" in sentence(done)
+    assert (site.root / "s").read_text() == "somebody's"
+
+
+async def test_a_mask_of_the_caller_hides_no_spec_and_no_env_file(
+    site: Site, gateway: FakeGateway
+) -> None:
+    gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
+    mask = os.umask(0o077)
+    try:
+        shutil.rmtree(site.cdi, ignore_errors=True)
+        daemon = await start_bcd(site)
+        await gateway.until(lambda: bool(gateway.said(Bound)))
+    finally:
+        os.umask(mask)
+    spec = site.cdi / f"bcd-{alloc_id(1)}.json"
+    for path in (spec, site.env / f"{alloc_id(1)}.env"):
+        assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o755, 0o644)
+    assert site.state.stat().st_mode & 0o777 == 0o700
+    assert await daemon.end() == 0, daemon.log()
 
 
 async def test_sighup_reads_the_settings_again(
