@@ -6,6 +6,7 @@ gateway or store; of ``better-compute`` only ``dev`` imports programs.
 
 import os
 import sys
+import warnings
 from importlib import import_module
 
 _CLI_LIBRARIES = frozenset({"click", "rich"})
@@ -35,6 +36,8 @@ def _run(program: str, module: str) -> None:
     """Run a module's ``main``; says what to install where its libraries are missing."""
     # gRPC reads this when it is loaded; what goes wrong is told in our own words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # libraries' remarks on files that we refuse anyway
     try:
         import_module(module).main()
     except ModuleNotFoundError as error:

@@ -2,19 +2,37 @@
 
 import argparse
 import asyncio
+import functools
+import logging
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 import bcd
-from bcd.cli.program import configure_logs, load_settings, run_program
+from bcd.cli.program import (
+    EXIT_CODES,
+    configure_logs,
+    load_settings,
+    read_again,
+    read_secret,
+    run_program,
+)
 from bcd.model.errors import BadConfiguration, BcdError
 from bcd.sdnotify import notify
 
+if TYPE_CHECKING:
+    from bcd.gateway.settings import Program
+
+logger = logging.getLogger(__name__)
+
 _CONFIG = Path("/etc/bcd/gateway.toml")
 _MAX_FILE_BYTES = 1 << 20
+_MAX_TOKEN_BYTES = 8 * 1024
 
 
 def main() -> None:
@@ -29,7 +47,9 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="bcd-gateway", description="GPU reservations: the nodes' front door."
+        prog="bcd-gateway",
+        description="GPU reservations: the nodes' front door.",
+        epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"bcd-gateway {bcd.__version__}")
     settings = argparse.ArgumentParser(add_help=False)
@@ -43,7 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     enroll.add_argument("--placer", required=True, metavar="HOST:PORT", help="the placer's API")
     enroll.add_argument(
-        "--token-file", required=True, type=Path, metavar="FILE", help="an administrator's token"
+        "--token-file",
+        required=True,
+        metavar="FILE",
+        help="an administrator's token; - reads it from stdin",
     )
     enroll.add_argument(
         "--ca-file", required=True, type=Path, metavar="FILE", help="the placer's CA, in PEM"
@@ -69,9 +92,11 @@ def _run(arguments: argparse.Namespace) -> int:
     async def serve() -> int:
         from bcd.gateway.server import Gateway
 
-        stopping = asyncio.Event()
+        stopping, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+            loop.add_signal_handler(number, stopping.set)
+        take_over = functools.partial(_take_over, settings)
+        loop.add_signal_handler(signal.SIGHUP, read_again(arguments.config, Program, take_over))
         gateway = Gateway(database, identity, settings.gateway)
         try:
             await gateway.run(stopping, on_ready=lambda: notify("READY=1"))
@@ -120,11 +145,17 @@ def _enroll(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read_token(path: Path) -> str:
-    token = _read(path).strip()
-    if not token.isascii() or not token.decode("ascii").isprintable() or b" " in token:
-        raise BadConfiguration(f"{path}: is not a bearer token; make one: bcd-placer token")
-    return token.decode("ascii")
+def _take_over(running: "Program", settings: "Program") -> None:
+    if replace(settings, log_level=running.log_level) != running:
+        logger.warning("what changed beside log_level takes effect with a restart only")
+    logging.getLogger().setLevel(settings.log_level.upper())
+
+
+def _read_token(name: str) -> str:
+    token = read_secret(name, _MAX_TOKEN_BYTES).strip()
+    if not token.isprintable() or not token.isascii() or not token or " " in token:
+        raise BadConfiguration(f"{name}: holds no bearer token; make one: bcd-placer token")
+    return token
 
 
 def _read_ca(path: Path) -> bytes:

@@ -3,15 +3,26 @@
 import argparse
 import asyncio
 import contextlib
+import functools
+import logging
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import bcd
 from bcd.cli.embedded import EmbeddedSettings, start_gateway
-from bcd.cli.program import configure_logs, duration_argument, load_settings, run_program
+from bcd.cli.program import (
+    EXIT_CODES,
+    configure_logs,
+    duration_argument,
+    load_settings,
+    read_again,
+    run_program,
+)
 from bcd.model.errors import BadConfiguration, InvalidInput
 from bcd.placer.pki.issuer import Grant, load_issuer
 from bcd.placer.pki.state import CA_FILE, Secrets, init_state, load_state
@@ -21,6 +32,8 @@ from bcd.sdnotify import notify
 from bcd.store import control
 from bcd.store.database import Database
 from bcd.store.open import is_sqlite, open_database
+
+logger = logging.getLogger(__name__)
 
 _CONFIG = Path("/etc/bcd/placer.toml")
 
@@ -33,7 +46,7 @@ class Settings(PlacerSettings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="bcd-placer", description="GPU reservations: the control plane."
+        prog="bcd-placer", description="GPU reservations: the control plane.", epilog=EXIT_CODES
     )
     parser.add_argument("--version", action="version", version=f"bcd-placer {bcd.__version__}")
     settings = argparse.ArgumentParser(add_help=False)
@@ -91,7 +104,7 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         case "recover":
             return asyncio.run(_recover(settings))
         case _:
-            return _run(settings, with_gateway=arguments.with_gateway)
+            return _run(settings, arguments.config, with_gateway=arguments.with_gateway)
 
 
 def _init(settings: Settings) -> int:
@@ -137,7 +150,7 @@ async def _recover(settings: Settings) -> int:
     return 0
 
 
-def _run(settings: Settings, *, with_gateway: bool) -> int:
+def _run(settings: Settings, config: Path, *, with_gateway: bool) -> int:
     if is_sqlite(settings.database) and not with_gateway:
         raise BadConfiguration(
             "database: a SQLite file belongs to one process; run with --with-gateway, or use"
@@ -146,11 +159,11 @@ def _run(settings: Settings, *, with_gateway: bool) -> int:
     configure_logs(settings.log_level)
     secrets = load_state(settings.state, settings.trust_domain)
     database = open_database(settings.database)
-    return asyncio.run(_serve(settings, database, secrets, with_gateway))
+    return asyncio.run(_serve(settings, config, database, secrets, with_gateway))
 
 
 async def _serve(
-    settings: Settings, database: Database, secrets: Secrets, with_gateway: bool
+    settings: Settings, config: Path, database: Database, secrets: Secrets, with_gateway: bool
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -161,6 +174,8 @@ async def _serve(
         placer = Placer(settings, database, secrets)
         stack.push_async_callback(placer.stop)
         await placer.start()
+        take_over = functools.partial(_take_over, placer, settings)
+        loop.add_signal_handler(signal.SIGHUP, read_again(config, Settings, take_over))
         if with_gateway:
             folder = settings.state / "gateway"
             gateway = await start_gateway(settings.gateway, folder, database, secrets.authority)
@@ -169,3 +184,11 @@ async def _serve(
         await stopping.wait()
         notify("STOPPING=1")
     return 0
+
+
+def _take_over(placer: Placer, running: Settings, settings: Settings) -> None:
+    placer.reload(settings)
+    kept = replace(settings, log_level=running.log_level, policy=running.policy)
+    if kept != running:
+        logger.warning("what changed beside log_level and policy takes effect with a restart only")
+    logging.getLogger().setLevel(settings.log_level.upper())

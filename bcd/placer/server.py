@@ -131,6 +131,10 @@ class Placer:
             server,
         )
 
+    def reload(self, settings: PlacerSettings) -> None:
+        """Take over what may change while running: the policies. Raises BadConfiguration."""
+        self._policy.load(settings.policy.folder)
+
     async def stop(self) -> None:
         """Stop taking calls, then the loops; what was acknowledged is in the database."""
         if self._server is not None:

@@ -86,6 +86,7 @@ def test_what_fits_nowhere_exits_with_three_and_stays_pending(terminal: Terminal
     assert "none of 2 nodes fits: devices rejected 2" in done.stdout
     identifier = done.stdout.split()[1]
     assert f"better-compute get {identifier}" in done.stderr
+    assert f"better-compute cancel {identifier}" in done.stderr
     assert terminal.run("cancel", identifier).stdout == f"{identifier}  cancelled\n"
     again = terminal.run("cancel", identifier)
     assert again.returncode == 1
@@ -163,6 +164,7 @@ def test_bad_input_gets_a_sentence(
         (("--gpus", "1"), "say for how long: --for"),
         (("--for", "1h"), "say what to reserve: --gpus"),
         (("--gpus", "1", "--mig", "1g.10gb:x", "--for", "1h"), "is not PROFILE or PROFILE:N"),
+        (("--mig", "1g.10gb:0", "--for", "1h"), "is not PROFILE or PROFILE:N"),
         (("--gpus", "1", "--mig", "1g.10gb", "--model", "H100", "--for", "1h"), "one kind"),
         (("--gpus", "0", "--for", "1h"), "0 is not in the range"),
     ],
@@ -189,6 +191,18 @@ def test_usage_errors_exit_with_two(terminal: Terminal) -> None:
         ("token", "issue", "alice"),
     ):
         assert terminal.run(*arguments).returncode == 2
+
+
+@pytest.mark.usefixtures("dev")
+def test_a_node_is_named_by_its_host_or_its_id(terminal: Terminal) -> None:
+    found = {n["hostname"]: n["id"] for n in json.loads(terminal.run("nodes", "-o", "json").stdout)}
+    identifier = found["host001"]
+    done = terminal.run("nodes", "cordon", "host001")
+    assert done.stdout == f"{identifier}  cordoned\n"
+    assert terminal.run("nodes", "cordon", identifier, "--undo").stdout == f"{identifier}  ready\n"
+    refused = terminal.run("nodes", "revoke", "host9")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "no nodes are called host9; name one by its id" in refused.stderr
 
 
 @pytest.mark.usefixtures("dev")

@@ -1,6 +1,7 @@
 """``better-compute dev``: several beside each other, and one that goes on where it stopped."""
 
 import json
+import signal
 from pathlib import Path
 
 from tests.cli.dev_system import Terminal
@@ -44,6 +45,29 @@ def test_with_a_state_folder_it_goes_on_where_it_stopped(tmp_path: Path) -> None
         second = terminal.dev_refused("--sim", "1", "--state", str(state))
         assert "is in use by another process" in second
     assert list(state.glob("hosts/*/etc/cdi/bcd-*.json")) == specs
+
+
+def test_a_state_folder_keeps_its_hosts_and_their_profile(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    state = ("--state", str(tmp_path / "state"))
+    with terminal.dev("--sim", "2", "--profile", "l40s-pcie", *state):
+        pass
+    refused = terminal.dev_refused("--sim", "2", "--profile", "dgx-h100", *state)
+    assert "was made for --profile l40s-pcie; leave the option out" in refused
+    with terminal.dev("--sim", "1", *state) as again:
+        assert "ready: 2 hosts" in again.line
+        found = json.loads(terminal.run("nodes", "-o", "json").stdout)
+        assert {node["devices"][0]["model"] for node in found} == {"NVIDIA L40S"}
+        assert "the state has 2 hosts; all of them run" in again.end()[1]
+
+
+def test_a_closed_terminal_ends_it_as_ctrl_c_does(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, {"TMPDIR": str(tmp_path)})
+    with terminal.dev("--sim", "1") as closed:
+        closed.process.send_signal(signal.SIGHUP)
+        assert closed.process.wait(60) == 0
+    assert not list(tmp_path.glob("better-compute-*"))
+    assert not list((tmp_path / "run/better-compute/dev").iterdir())
 
 
 def test_killed_it_leaves_nothing_that_another_terminal_would_find(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """``bcd-placer``: an installation's first steps, and what it refuses."""
 
 import os
+import shutil
+import signal
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.journeys.system import BIN
+from tests.journeys.system import BIN, Program, wait_until
+
+SAMPLE = Path(__file__).parents[2] / "packaging/caps.cedar"
 
 
 def settings(folder: Path, extra: str = "") -> Path:
@@ -97,3 +101,34 @@ def test_a_secret_that_others_can_read_is_refused(tmp_path: Path) -> None:
     done = run(config, "run", "--with-gateway")
     assert done.returncode == 78
     assert "run: chmod 600" in done.stderr
+
+
+def test_sighup_reads_level_and_policies_again(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    policies = tmp_path / "policies/caps.cedar"
+    shutil.copy(SAMPLE, policies)
+    rest = f'[policy]\nfolder = "{policies.parent}"\n[gateway]\n'
+    rest += 'node_listen = "127.0.0.1:0"\nenrolment_listen = "127.0.0.1:0"\n'
+    config = settings(tmp_path)
+    config.write_text(config.read_text() + rest)
+    assert run(config, "init").returncode == 0
+    command = [str(BIN / "bcd-placer"), "run", "--with-gateway", "--config", str(config)]
+    placer = Program(command, tmp_path / "placer.log")
+
+    def hang_up(words: str) -> None:
+        os.kill(placer.pid, signal.SIGHUP)
+        wait_until(words, lambda: words in placer.log.read_text())
+
+    placer.start()
+    try:
+        wait_until("ready", lambda: "placer ready" in placer.log.read_text())
+        policies.write_text("permit (")
+        hang_up("caps.cedar: is not Cedar")
+        assert "settings read again" not in placer.log.read_text()
+        shutil.copy(SAMPLE, policies)
+        hang_up("settings read again")
+        config.write_text('log_level = "error"\n' + config.read_text() + "tick_ms = 1000\n")
+        hang_up("takes effect with a restart only")
+        assert placer.alive()
+    finally:
+        assert placer.kill(signal.SIGTERM) == 0, placer.log.read_text()

@@ -49,3 +49,10 @@ def test_a_unit_waits_for_somebody_when_the_settings_cannot_be_used(program: str
     unit = (ROOT / "systemd" / f"{program}.service").read_text()
     (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
     assert str(EXIT_CONFIGURATION) in codes.split()
+
+
+def test_the_folder_that_the_readme_gives_a_simulated_host_is_one_that_its_unit_may_write() -> None:
+    (root,) = re.findall(r'\[paths\] root = "([^"]+)"', (ROOT / "README.md").read_text())
+    unit = (ROOT / "systemd/bcd.service").read_text()
+    (own,) = re.findall(r"^StateDirectory=(.*)$", unit, re.MULTILINE)
+    assert Path(root).is_relative_to(f"/var/lib/{own}")

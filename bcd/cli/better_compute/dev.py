@@ -26,22 +26,22 @@ from bcd.model.errors import BadConfiguration
 if TYPE_CHECKING:
     from bcd.cli.development import Ready
 
+_PROFILE = "dgx-h100"
+
 
 @click.command()
 @click.option("--sim", "hosts", type=click.IntRange(1, 1000), required=True, metavar="N")
 @click.option(
     "--profile",
     type=click.Choice(["dgx-h100", "hgx-a100-mig", "l40s-pcie"]),
-    default="dgx-h100",
-    show_default=True,
-    help="Hardware of the hosts.",
+    help="Hardware of the hosts.  [default: what --state was made with, else dgx-h100]",
 )
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep everything here, to go on with it later; else it goes when dev ends.",
 )
-def dev(hosts: int, profile: str, state: Path | None) -> None:
+def dev(hosts: int, profile: str | None, state: Path | None) -> None:
     """Run the whole system here with N simulated hosts, until Ctrl-C."""
     from bcd.cli.program import JsonFormatter
 
@@ -50,7 +50,23 @@ def dev(hosts: int, profile: str, state: Path | None) -> None:
         handler.setFormatter(JsonFormatter())
         logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        asyncio.run(_serve(folder, hosts, profile))
+        asyncio.run(_serve(folder, *_fleet_of(folder / "hosts", hosts, profile)))
+
+
+def _fleet_of(folder: Path, hosts: int, profile: str | None) -> tuple[int, str]:
+    """How many hosts of which profile to run: what the state has, and more hosts if asked for."""
+    from bcd.sim.machine import profile_of
+
+    made = [(host, found) for host in sorted(folder.glob("host*")) if (found := profile_of(host))]
+    for host, found in made:
+        if profile not in (None, found):
+            raise BadConfiguration(
+                f"{host} was made for --profile {found}; leave the option out, or name another"
+                " folder with --state"
+            )
+    if len(made) > hosts:
+        click.echo(f"the state has {_counted(len(made), 'host')}; all of them run", err=True)
+    return max(hosts, len(made)), made[0][1] if made else profile or _PROFILE
 
 
 @contextlib.contextmanager
@@ -73,7 +89,7 @@ async def _serve(folder: Path, hosts: int, profile: str) -> None:
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     system = DevSystem(folder, hosts, profile)
     starting = asyncio.create_task(system.start())

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from bcd.cli.better_compute.connection import client_options, config_option, connected
-from bcd.cli.better_compute.parameters import pool_id
+from bcd.cli.better_compute.parameters import node_id, pool_id
 from bcd.cli.better_compute.show import moment, print_json, print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub
@@ -72,10 +72,10 @@ def _state(node: pb.Node) -> str:
 @click.option("--undo", is_flag=True, help="Let new bookings back.")
 @config_option
 def cordon(node: str, undo: bool, config: Path | None) -> None:
-    """Keep new bookings off a node; those it has stay."""
+    """Keep new bookings off a node, named by id or host; those it has stay."""
     with connected(config) as connection:
         stub = NodesServiceStub(connection.channel)
-        request = pb.CordonNodeRequest(node_id=node, cordoned=not undo)
+        request = pb.CordonNodeRequest(node_id=node_id(connection, node), cordoned=not undo)
         changed = connection.call(stub.CordonNode, request).node
     click.echo(f"{changed.id}  {_state(changed)}")
 
@@ -84,8 +84,9 @@ def cordon(node: str, undo: bool, config: Path | None) -> None:
 @click.argument("node")
 @config_option
 def revoke(node: str, config: Path | None) -> None:
-    """Revoke a node's certificates; it must join again."""
+    """Revoke a node's certificates; it must join again: token join --node ID."""
     with connected(config) as connection:
         stub = NodesServiceStub(connection.channel)
-        answer = connection.call(stub.RevokeNode, pb.RevokeNodeRequest(node_id=node))
-    click.echo(f"{node}  revoked ({answer.certificates} certificates)")
+        request = pb.RevokeNodeRequest(node_id=node_id(connection, node))
+        answer = connection.call(stub.RevokeNode, request)
+    click.echo(f"{request.node_id}  revoked ({answer.certificates} certificates)")

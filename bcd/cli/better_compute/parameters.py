@@ -1,4 +1,4 @@
-"""Parameters that several verbs take: durations with a unit, and pools by name."""
+"""Parameters that several verbs take: durations with a unit, pools and nodes by name."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from bcd.model.errors import BadConfiguration, InvalidInput
 from bcd.model.ids import is_type_id
 from bcd.model.units import parse_duration_ms
 from bcd.wire.compute.v1 import admin_pb2 as pb
-from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
+from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub, PoolsServiceStub
 
 
 class Duration(click.ParamType[int]):
@@ -52,3 +52,21 @@ def pool_id(connection: Connection, tenant: str, given: str | None) -> str:
     if wanted:
         raise BadConfiguration(f"there is no pool {wanted}; {tenant} has: {names}")
     raise BadConfiguration(f"no pool: name one with --pool; {tenant} has: {names}")
+
+
+def node_id(connection: Connection, given: str) -> str:
+    """The id of a node given by id, or by the host name of one node in the tenant's pools.
+
+    Raises BadConfiguration when the name is no single node's.
+    """
+    if is_type_id("node", given):
+        return given
+    request = pb.ListNodesRequest(tenant_id=connection.tenant(None))
+    found = connection.call(NodesServiceStub(connection.channel).ListNodes, request).nodes
+    named = [node.id for node in found if node.hostname == given]
+    if len(named) == 1:
+        return named[0]
+    raise BadConfiguration(
+        f"{len(named) or 'no'} nodes are called {given}; name one by its id:"
+        " better-compute nodes lists them"
+    )

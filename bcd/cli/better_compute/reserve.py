@@ -13,6 +13,7 @@ from bcd.cli.better_compute.connection import Connection, client_options, connec
 from bcd.cli.better_compute.parameters import Duration, pool_id
 from bcd.cli.better_compute.show import print_json, print_reservation
 from bcd.model.errors import Unavailable
+from bcd.model.reservation import Topology
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
 from bcd.wire.document import MAX_DOCUMENT_BYTES, from_document, parse_json
@@ -21,7 +22,7 @@ _POLL_S = 0.2
 _SERVER_WAIT_MS = 30_000
 _PENDING = 3
 _ENDED = ("denied", "released", "failed", "cancelled", "expired")
-_MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([0-9]{1,4}))?\Z")
+_MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
 
 
 @click.command()
@@ -30,7 +31,7 @@ _MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([0-9]{1,4}))?\Z")
 @click.option("--mig", multiple=True, metavar="PROFILE[:N]", help="MIG instances: 1g.10gb:2.")
 @click.option(
     "--topology",
-    type=click.Choice(["any", "same-numa", "nvlink-all"]),
+    type=click.Choice([topology.value for topology in Topology]),
     help="How the GPUs must be connected.",
 )
 @click.option("--model", help="Only GPUs of this model; a word of its name will do: H100.")
@@ -163,5 +164,9 @@ def _exit_code(made: pb.Reservation, wait_ms: int, *, dry_run: bool) -> int:
     if made.state == "active" or (made.state != "pending" and (dry_run or not wait_ms)):
         return 0
     if not dry_run:
-        click.echo(f"still {made.state}; look again with: better-compute get {made.id}", err=True)
+        click.echo(
+            f"still {made.state}; look again with: better-compute get {made.id}, or withdraw it"
+            f" with: better-compute cancel {made.id}",
+            err=True,
+        )
     return _PENDING

@@ -22,6 +22,7 @@ from bcd.placer.admission.attributes import Attributes
 
 logger = logging.getLogger(__name__)
 
+_OWN = resources.files("bcd.placer.admission").joinpath("policies")
 _MAX_POLICY_BYTES = 1 << 20
 _AMOUNTS = frozenset({"gpus", "duration"})
 # A cap is named when the decision turns with this one attribute at its most modest value.
@@ -72,7 +73,7 @@ class Denied:
         if amounts:
             parts.append(f"over the cap on {', '.join(amounts)}")
         if kinds:
-            parts.append(f"not with these {', '.join(kinds)}")
+            parts.append(f"other {', '.join(kinds)} might pass")
         return "; ".join(parts) or "no policy permits it"
 
 
@@ -93,11 +94,14 @@ class CedarPolicy:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        own = resources.files("bcd.placer.admission").joinpath("policies")
-        schema = own.joinpath("schema.cedarschema").read_text("utf-8")
+        schema = _OWN.joinpath("schema.cedarschema").read_text("utf-8")
         self._schema = cedarpy.Schema.from_str(schema)
+        self.load(folder)
+
+    def load(self, folder: Path | None) -> None:
+        """Decide by these policies from now on; by the old ones still when it raises."""
         if folder is None:
-            text = own.joinpath("default.cedar").read_text("utf-8")
+            text = _OWN.joinpath("default.cedar").read_text("utf-8")
         else:
             text = _read_folder(folder, self._schema)
         self._policies = cedarpy.PolicySet.from_str(text)
@@ -170,13 +174,14 @@ def _read_folder(folder: Path, schema: cedarpy.Schema) -> str:
         if len(text) > _MAX_POLICY_BYTES:
             raise BadConfiguration(f"{path}: is larger than {_MAX_POLICY_BYTES} bytes")
         try:
+            policies = cedarpy.PolicySet.from_str(text)
             result = cedarpy.validate_policies(text, schema)
         except ValueError as error:
             raise BadConfiguration(f"{path}: is not Cedar: {error}") from error
         if not result.validation_passed:
             first = "; ".join(str(error) for error in list(result.errors)[:3])
             raise BadConfiguration(f"{path}: does not fit the schema: {first}")
-        if not len(cedarpy.PolicySet.from_str(text)):
+        if not len(policies):
             raise BadConfiguration(f"{path}: has no policy; remove the file, or write one")
         texts.append(text)
     return "\n".join(texts)

@@ -91,6 +91,28 @@ async def test_a_terminated_gateway_sends_its_nodes_away_and_exits_with_0(
     assert not session.connected
 
 
+async def test_sighup_reads_the_level_again(
+    site: Site, database_url: str, postgresql: Cluster
+) -> None:
+    config = write_config(site, postgresql.gateway_url(database_url))
+    async with running(config) as gateway:
+        stderr = gateway.process.stderr
+        assert stderr is not None
+        changed = config.read_text().replace("[gateway]", "[gateway]\ntick_ms = 1000")
+        for text, words in (
+            ("[gateway", "settings stay as they were"),
+            (f'log_level = "info"\n{changed}', "takes effect with a restart only"),
+            (f'log_level = "error"\n{changed}', ""),
+        ):
+            config.write_text(text)
+            gateway.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(30):
+                while words and words not in (await stderr.readline()).decode():
+                    pass
+        assert await gateway.end(signal.SIGTERM) == 0
+    assert "gateway stopped" not in "".join(gateway.log), "the level is error now"
+
+
 async def test_a_killed_gateway_is_followed_by_another_that_fences_nobody(
     site: Site, database_url: str, postgresql: Cluster
 ) -> None:

@@ -182,11 +182,26 @@ def test_the_sample_caps_requests_and_lets_only_owners_release(tmp_path: Path) -
     assert may(Action.RELEASE, resource()) == ()
     assert may(Action.RELEASE, theirs) == ("own-reservations",)
     assert may(Action.READ, theirs) == ()
+    operator = replace(ALICE, groups=frozenset({"ops"}))
+    assert sample.decide(operator, Action.RELEASE, theirs) == Allowed()
 
 
 def test_a_file_beyond_all_reason_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="larger than"):
         policy(tmp_path, "// " + "x" * (1 << 20))
+
+
+def test_policies_that_are_loaded_again_count_from_then_on_unless_they_are_broken(
+    tmp_path: Path,
+) -> None:
+    loaded = policy(tmp_path, "permit (principal, action, resource);")
+    (tmp_path / "caps.cedar").write_text("permit (")
+    with pytest.raises(BadConfiguration, match="is not Cedar"):
+        loaded.load(tmp_path)
+    assert loaded.decide(ALICE, Action.CREATE, resource()) == Allowed()
+    (tmp_path / "caps.cedar").write_text("forbid (principal, action, resource);")
+    loaded.load(tmp_path)
+    assert isinstance(loaded.decide(ALICE, Action.CREATE, resource()), Denied)
 
 
 def test_policies_of_all_files_count_together(tmp_path: Path) -> None:
