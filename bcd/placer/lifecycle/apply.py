@@ -164,8 +164,8 @@ def _schedule(hand: Hand, row: StoredReservation) -> None:
 def _unschedulable(row: StoredReservation, outcome: Unschedulable, now_ms: int) -> Condition:
     message = outcome.sentence
     if outcome.earliest_ms is not None:
-        moment = datetime.fromtimestamp(outcome.earliest_ms / 1000, UTC)
-        message += f"; it would fit from {moment.isoformat(timespec='milliseconds')} on"
+        moment = datetime.fromtimestamp(-(-outcome.earliest_ms // 1000), UTC)
+        message += f"; it would fit from {moment:%Y-%m-%d %H:%M:%S} UTC on"
     for condition in row.conditions:
         if condition.type == ConditionType.UNSCHEDULABLE:
             now_ms = condition.last_transition_time

@@ -1,7 +1,7 @@
 """Explains why a request fits nowhere, filter by filter, and when it would. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +13,7 @@ from bcd.placer.placement.view import NodeFacts, NodeView, PoolView
 
 FILTERS = ("state", "trust", "labels", "model", "topology", "devices", "resources")
 _MAX_LOOKS = 4_000
+_MAX_KINDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,27 @@ class _Question:
 
 
 def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
-    """The first entry that asks for more than any node has, in service or not, in words."""
+    """The first entry that no node could serve, in service and free or not, in words."""
     shapes = {node.facts.shape for node in view.nodes.values()}
     for ask in asks:
         most = max((shape.matching(ask).bit_count() for shape in shapes), default=0)
-        if 0 < most < ask.count:
+        if not most:
+            return f"; no node has such devices{_instead(shapes, ask)}"
+        if most < ask.count:
             return f"; no node has {ask.count} such devices, the largest has {most}"
     return ""
+
+
+def _instead(shapes: Iterable[Shape], ask: DeviceAsk) -> str:
+    """What there is of the class that was asked for."""
+    own = [
+        slot for shape in shapes for slot in shape.slots if slot.device_class is ask.device_class
+    ]
+    kinds = sorted({" ".join((slot.model, slot.profile)).strip() for slot in own})
+    if not kinds:
+        return f", and none of class {ask.device_class}"
+    more = f" and {len(kinds) - _MAX_KINDS} more" if len(kinds) > _MAX_KINDS else ""
+    return f"; there are: {', '.join(kinds[:_MAX_KINDS])}{more}"
 
 
 def _rejection(node: NodeView, question: _Question, start_ms: int, end_ms: int) -> str:

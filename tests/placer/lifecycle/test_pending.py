@@ -198,8 +198,8 @@ async def test_the_time_that_the_condition_names_is_true(
         await world.work()
     made = await world.create(count, key="asker")
     moment = made.conditions[0].message.split("from ")[1].split(" on")[0]
-    told = round(datetime.fromisoformat(moment).timestamp() * 1000)
-    clock.set(told - 1)
+    told = round(datetime.fromisoformat(moment.replace(" UTC", "Z")).timestamp() * 1000)
+    clock.set(told - 1000)
     await refresh(world)
     assert (await world.view(made.id)).state is State.PENDING
     clock.set(told)

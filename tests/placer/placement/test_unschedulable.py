@@ -72,6 +72,19 @@ def test_more_than_any_node_has_is_said() -> None:
         assert "largest" not in why([enough], ask(8)).sentence
 
 
+def test_what_no_node_has_is_said_with_what_there_is_instead() -> None:
+    mixed = [host("a"), Host("m", mig_host("m")), Host("v", captured(V100_MESH))]
+    for asked, words in (
+        (ask(1, model="H200"), "no node has such devices; there are: "),
+        (ask(1, device_class=DeviceClass.MIG, profile="7g.80gb"), "no node has such devices; "),
+        (ask(1, device_class=DeviceClass.SLOT), "such devices, and none of class gpu.slot"),
+    ):
+        assert words in why(mixed, asked).sentence
+    models = {device.model for node in mixed for device in node.devices}
+    told = why(mixed, ask(1, model="H200")).sentence.partition("there are: ")[2].split(", ")
+    assert told == sorted(models)
+
+
 def test_a_pool_without_nodes_says_so() -> None:
     outcome = why([], ask(1))
     assert (outcome.rejected, outcome.earliest_ms) == ({}, None)
