@@ -57,6 +57,14 @@ class Machine:
         return stat.S_ISCHR(mode) if self.real_nodes else stat.S_ISREG(mode)
 
 
+def profile_of(root: Path) -> str | None:
+    """The profile that a scratch root was made for, None where there is none."""
+    try:
+        return msgspec.json.decode((root / _MARK).read_bytes(), type=_Mark).profile
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 def build_machine(root: Path, profile_name: str, *, seed: str, hostname: str) -> Machine:
     """Make, or complete, the scratch root of a simulated machine.
 
