@@ -26,6 +26,7 @@ from bcd.placer.pki.state import CA_FILE, Secrets, init_state, load_state
 from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings
 from bcd.sim.fleet import Fleet, Member
+from bcd.sim.machine import profile_of
 from bcd.store import atoms, pools, quotas
 from bcd.store.atoms import Atom
 from bcd.store.database import Database, Transaction
@@ -35,6 +36,8 @@ from bcd.store.pools import Usage
 TENANT = "dev"
 _DOMAIN = "dev.local"
 _POOL = "dev"
+_HOSTS = "hosts"
+_PROFILE = "dgx-h100"
 _READY_S = 120.0
 _TOKEN_MS = 30 * 86_400_000
 _MANY = 1_000_000
@@ -51,6 +54,22 @@ class Ready:
     usage: Usage
     linked: bool
     together: int
+
+
+def hosts_of(state: Path, profile: str | None) -> tuple[int, str]:
+    """(how many hosts a state folder has, their profile), of the asked profile if it has none."""
+    made = []
+    for host in sorted((state / _HOSTS).glob("host*")):
+        found = profile_of(host)
+        if found is None:
+            continue
+        if profile not in (None, found):
+            raise BadConfiguration(
+                f"{host} was made for --profile {found}; leave the option out, or name another"
+                " folder with --state"
+            )
+        made.append(found)
+    return len(made), made[0] if made else profile or _PROFILE
 
 
 class DevSystem:
@@ -112,7 +131,7 @@ class DevSystem:
             enroll_address=f"localhost:{gateway.enrolment_port}",
             spread_seconds=0.5,
         )
-        fleet = Fleet(self._state / "hosts", addresses, members)
+        fleet = Fleet(self._state / _HOSTS, addresses, members)
         self._stops.append(fleet.stop)
         await fleet.start()
 

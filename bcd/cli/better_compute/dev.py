@@ -26,8 +26,6 @@ from bcd.model.errors import BadConfiguration
 if TYPE_CHECKING:
     from bcd.cli.development import Ready
 
-_PROFILE = "dgx-h100"
-
 
 @click.command()
 @click.option("--sim", "hosts", type=click.IntRange(1, 1000), required=True, metavar="N")
@@ -50,23 +48,7 @@ def dev(hosts: int, profile: str | None, state: Path | None) -> None:
         handler.setFormatter(JsonFormatter())
         logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        asyncio.run(_serve(folder, *_fleet_of(folder / "hosts", hosts, profile)))
-
-
-def _fleet_of(folder: Path, hosts: int, profile: str | None) -> tuple[int, str]:
-    """How many hosts of which profile to run: what the state has, and more hosts if asked for."""
-    from bcd.sim.machine import profile_of
-
-    made = [(host, found) for host in sorted(folder.glob("host*")) if (found := profile_of(host))]
-    for host, found in made:
-        if profile not in (None, found):
-            raise BadConfiguration(
-                f"{host} was made for --profile {found}; leave the option out, or name another"
-                " folder with --state"
-            )
-    if len(made) > hosts:
-        click.echo(f"the state has {_counted(len(made), 'host')}; all of them run", err=True)
-    return max(hosts, len(made)), made[0][1] if made else profile or _PROFILE
+        asyncio.run(_serve(folder, hosts, profile))
 
 
 @contextlib.contextmanager
@@ -84,14 +66,17 @@ def _state_folder(given: Path | None) -> Iterator[Path]:
     yield given.resolve()
 
 
-async def _serve(folder: Path, hosts: int, profile: str) -> None:
-    from bcd.cli.development import DevSystem
+async def _serve(folder: Path, hosts: int, profile: str | None) -> None:
+    from bcd.cli.development import DevSystem, hosts_of
 
+    made, profile = hosts_of(folder, profile)
+    if made > hosts:
+        click.echo(f"the state has {_counted(made, 'host')}; all of them run", err=True)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    system = DevSystem(folder, hosts, profile)
+    system = DevSystem(folder, max(made, hosts), profile)
     starting = asyncio.create_task(system.start())
     waiting = asyncio.create_task(stopping.wait())
     try:
