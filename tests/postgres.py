@@ -8,9 +8,12 @@ import asyncio
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -116,6 +119,22 @@ class Cluster:
         assert self._server is not None
         self._run(BIN / "pg_ctl", "stop", "-m", "immediate", "-D", self._data)
         self._server.wait()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server and all its processes stand still."""
+        main = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        processes = [
+            main,
+            *map(int, Path(f"/proc/{main}/task/{main}/children").read_text().split()),
+        ]
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in reversed(processes):
+                os.kill(process, signal.SIGCONT)
 
     def url(self, database: str, user: str = "postgres") -> str:
         """The URL by which ``user`` reaches a database."""

@@ -2,17 +2,18 @@
 
 Deadlocks and serialization failures mean "lost the race": the transaction runs again, a few
 times. A connection that breaks before COMMIT was sent is replaced and the transaction run again;
-one that breaks during COMMIT leaves the outcome unknown, and the caller is told so.
+one that breaks during COMMIT leaves the outcome unknown, and the caller is told so. A server that
+became a standby, is full or is broken counts as away: the next connection may find another one.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
-import queue
 import random
 import secrets
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,12 +47,25 @@ _WRITERS = 4
 _READERS = 2
 _ATTEMPTS = 8
 _LISTEN_WAIT_S = 5.0
+_CLOSE_GRACE_S = 5.0
 _CHANNEL = "bcd"
 _MIGRATION_LOCK = 0x626364
 GATEWAY_ROLE = "bcd_gateway"
 
 _Connection = psycopg.Connection[dict[str, Any]]
 _LOST_RACE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+# Where the URL does not say otherwise: a host that vanished is noticed within half a minute.
+_CONNECT_DEFAULTS: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_STATEMENT_TIMEOUT = "30s"
+# SQLSTATEs that speak of the server and not of the statement: connection exception, read-only
+# transaction (a standby), insufficient resources, operator intervention, system and internal error.
+_AWAY = ("08", "25006", "53", "57", "58", "XX")
 
 
 class PostgresqlTransaction:
@@ -151,7 +165,7 @@ class PostgresqlDatabase(Database):
         self._url = url
         self._clock = SteadyClock()
         self._local = threading.local()
-        self._connections: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        self._open: set[_Connection] = set()
         self._closed = threading.Event()
         self._listening = threading.Event()
         _prepare_schema(url, migrate=migrate)
@@ -193,9 +207,12 @@ class PostgresqlDatabase(Database):
                 self._rollback(connection)
                 time.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
                 continue
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
+                if not _is_away(error):
+                    self._rollback(connection)
+                    raise
                 self._drop()
-                if attempt:
+                if attempt or self._closed.is_set():
                     raise StoreUnavailable(f"the database went away: {error}") from error
                 continue
             except BaseException:
@@ -221,17 +238,20 @@ class PostgresqlDatabase(Database):
         connection: _Connection | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
             connection = _connect(self._url)
+            connection.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT}'".encode())
+            connection.commit()
             if read_only:
                 connection.read_only = True
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             self._local.connection = connection
-            self._connections.put(connection)
+            self._open.add(connection)
         return connection
 
     def _drop(self) -> None:
         connection: _Connection | None = getattr(self._local, "connection", None)
         self._local.connection = None
         if connection is not None:
+            self._open.discard(connection)
             with contextlib.suppress(psycopg.Error):
                 connection.close()
 
@@ -262,20 +282,42 @@ class PostgresqlDatabase(Database):
             return
         self._closed.set()
         os.write(self._end, b".")
-        await asyncio.to_thread(self._writers.shutdown)
-        await asyncio.to_thread(self._readers.shutdown)
-        await asyncio.to_thread(self._listener.join)
+        joins = (self._writers.shutdown, self._readers.shutdown, self._listener.join)
+        ending = [asyncio.create_task(asyncio.to_thread(join)) for join in joins]
+        _, stuck = await asyncio.wait(ending, timeout=_CLOSE_GRACE_S)
+        if stuck:
+            logger.warning("the database does not answer; closing its connections")
+            for connection in tuple(self._open):
+                _break(connection)
+            await asyncio.wait(stuck)
         os.close(self._end)
         os.close(self._ending)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._connections.get_nowait().close()
+        for connection in tuple(self._open):
+            connection.close()
+
+
+def _is_away(error: psycopg.Error) -> bool:
+    """Whether the server failed, and not the statement."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return True
+    return (error.sqlstate or "").startswith(_AWAY)
+
+
+def _break(connection: _Connection) -> None:
+    """Make a thread that waits for the server's answer give up."""
+    with (
+        contextlib.suppress(psycopg.Error, OSError),
+        socket.socket(fileno=os.dup(connection.fileno())) as wire,
+    ):
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(url: str) -> _Connection:
+    given = conninfo_to_dict(url)
+    defaults = {name: value for name, value in _CONNECT_DEFAULTS.items() if name not in given}
     try:
         return psycopg.connect(
-            url, row_factory=dict_row, cursor_factory=psycopg.RawCursor, connect_timeout=10
+            url, row_factory=dict_row, cursor_factory=psycopg.RawCursor, **defaults
         )
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"cannot connect to PostgreSQL: {error}") from error

@@ -126,6 +126,49 @@ async def test_a_server_that_goes_away_fails_writes_as_unavailable(
     assert await database.read(resources) == ["after", "before"]
 
 
+async def test_a_server_that_became_a_standby_counts_as_away_until_it_writes_again(
+    database: Database, database_url: str
+) -> None:
+    await database.write(set_ceiling, "before")
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    with psycopg.connect(database_url, autocommit=True) as server:
+        for read_only in ("on", "off"):
+            server.execute("SET default_transaction_read_only = off")
+            server.execute(
+                f"ALTER DATABASE {name} SET default_transaction_read_only = {read_only}".encode()
+            )
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            if read_only == "on":
+                with pytest.raises(StoreUnavailable, match="read-only"):
+                    await database.write(set_ceiling, "during")
+                assert await database.read(resources) == ["before"]
+    await database.write(set_ceiling, "after")
+    assert await database.read(resources) == ["after", "before"]
+
+
+async def test_a_wrong_statement_is_no_outage(database: Database) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        await database.write(lambda tx: tx.run("DELETE FROM nothing_like_it"))
+
+
+async def test_a_server_that_hangs_does_not_keep_a_program_from_ending(
+    postgresql: Cluster,
+) -> None:
+    database = open_database(postgresql.new_database())
+    await database.write(set_ceiling, "before")
+    with postgresql.frozen():
+        hanging = asyncio.create_task(database.write(set_ceiling, "during"))
+        await asyncio.sleep(0.1)
+        assert not hanging.done()
+        async with asyncio.timeout(30):
+            await database.close()
+            with pytest.raises(StoreUnavailable):
+                await hanging
+
+
 async def test_a_deadlock_is_tried_again_until_both_are_done(database: Database) -> None:
     await asyncio.gather(*(database.write(set_ceiling, name) for name in ("a", "b")))
 
