@@ -30,13 +30,22 @@ from bcd.placer.settings import PlacerSettings
 from bcd.placer.upkeep import Upkeep, trust_authority
 from bcd.signing.certificates import Role
 from bcd.signing.keyfile import Credentials
+from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
+_SERVICES = tuple(
+    service.full_name
+    for module in (reservations_pb2, admin_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+)
 _STOP_GRACE_S = 2.0
+_HEALTH_S = 5.0
+# A waiting call takes some 80 KB; more callers than this are told to come again.
+_MAX_CONCURRENT_CALLS = 4096
 
 
 class Placer:
@@ -51,6 +60,7 @@ class Placer:
         self._api_tls = self._own("api", (Role.PLACER, "placer"), settings.api.names)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
         self._shown: tuple[Credentials, grpc.ServerCertificateConfiguration] | None = None
         self.port = 0
 
@@ -83,13 +93,16 @@ class Placer:
             Loop("inventory", database, ["inventory"], inventory.apply_pass, 30.0),
             Loop("reachability", database, ["session"], reachability.judge_pass, 5.0),
             Loop("upkeep", database, [], upkeep.pass_once, 60.0),
+            Loop("health", database, [], self._tell_health, _HEALTH_S),
         )
         self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
 
     async def _start_api(self, signer: CommandSigner, placements: Placements) -> None:
-        server = grpc.aio.server(options=API_SERVER_OPTIONS)
+        server = grpc.aio.server(
+            options=API_SERVER_OPTIONS, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS
+        )
         self._register(server, signer, placements)
-        await _register_standard(server)
+        self._register_standard(server)
         tls = grpc.dynamic_ssl_server_credentials(self._current_tls(), self._current_tls)
         listen = self._settings.api.listen
         try:
@@ -135,6 +148,23 @@ class Placer:
         """Take over what may change while running: the policies. Raises BadConfiguration."""
         self._policy.load(settings.policy.folder)
 
+    def _register_standard(self, server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        )
+
+    async def _tell_health(self) -> None:
+        """Serving is who can reach the database within the time of a look."""
+        status = health_pb2.HealthCheckResponse.SERVING
+        try:
+            async with asyncio.timeout(_HEALTH_S):
+                await self._database.read(control.epoch)
+        except (Unavailable, TimeoutError):
+            status = health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *_SERVICES):
+            await self._health.set(name, status)
+
     async def stop(self) -> None:
         """Stop taking calls, then the loops; what was acknowledged is in the database."""
         if self._server is not None:
@@ -144,18 +174,3 @@ class Placer:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-
-
-async def _register_standard(server: grpc.aio.Server) -> None:
-    checks = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    described = (
-        reservations_pb2.DESCRIPTOR.services_by_name,
-        admin_pb2.DESCRIPTOR.services_by_name,
-    )
-    names = [service.full_name for group in described for service in group.values()]
-    reflection.enable_server_reflection(
-        (*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-    )
-    for name in ("", *names):
-        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -12,7 +12,7 @@ from bcd.placer.pki.state import init_state
 from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings
 from bcd.store import enrolments
-from bcd.store.database import Database
+from bcd.store.database import Database, StoreUnavailable
 from tests.placer.api.conftest import Site, settings_of, site, state
 from tests.placer.waiting import until
 from tests.placer.world import DOMAIN, dgx
@@ -48,6 +48,27 @@ async def test_reflection_lists_and_describes_the_services(site: Site) -> None:
     listed = {service.name for service in answers[0].list_services_response.service}
     assert listed >= SERVICES
     assert b"CreateReservation" in answers[1].file_descriptor_response.file_descriptor_proto[0]
+
+
+async def test_a_placer_without_its_database_says_that_it_does_not_serve(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = health_pb2_grpc.HealthStub(site.channel())
+    serving = health_pb2.HealthCheckResponse.SERVING
+
+    async def status() -> object:
+        return (await stub.Check(health_pb2.HealthCheckRequest(), timeout=10)).status
+
+    async def gone(*_arguments: object) -> None:
+        raise StoreUnavailable("gone")
+
+    assert await status() == serving
+    with monkeypatch.context() as patch:
+        patch.setattr(site.placer._database, "read", gone)
+        await site.placer._tell_health()
+        assert await status() == health_pb2.HealthCheckResponse.NOT_SERVING
+    await site.placer._tell_health()
+    assert await status() == serving
 
 
 async def test_a_port_that_is_taken_is_said_so(site: Site, tmp_path: Path) -> None:
