@@ -5,9 +5,26 @@ all of them are replaced here and nowhere else. Imports nothing of the project.
 """
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """The content of a plain file of at most ``limit`` bytes; raises OSError for anything else.
+
+    A pipe or a device would keep the reader waiting, or fill its memory.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a plain file", str(path))
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
+    return content
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:

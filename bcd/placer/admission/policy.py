@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import cedarpy
 
+from bcd.durable import read_plain
 from bcd.model.caller import Caller
 from bcd.model.errors import BadConfiguration
 from bcd.placer.admission.attributes import Attributes
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _OWN = resources.files("bcd.placer.admission").joinpath("policies")
 _MAX_POLICY_BYTES = 1 << 20
+_MAX_NESTING = 100
 _AMOUNTS = frozenset({"gpus", "duration"})
 # A cap is named when the decision turns with this one attribute at its most modest value.
 _MODEST: Mapping[str, Mapping[str, object]] = {
@@ -167,12 +169,7 @@ def _user_attributes(caller: Caller) -> Mapping[str, Any]:
 def _read_folder(folder: Path, schema: cedarpy.Schema) -> str:
     texts: list[str] = []
     for path in _policy_files(folder):
-        try:
-            text = path.read_text("utf-8", errors="replace")
-        except OSError as error:
-            raise BadConfiguration(f"{path}: cannot be read ({error.strerror})") from error
-        if len(text) > _MAX_POLICY_BYTES:
-            raise BadConfiguration(f"{path}: is larger than {_MAX_POLICY_BYTES} bytes")
+        text = _read_policy(path)
         try:
             policies = cedarpy.PolicySet.from_str(text)
             result = cedarpy.validate_policies(text, schema)
@@ -185,6 +182,21 @@ def _read_folder(folder: Path, schema: cedarpy.Schema) -> str:
             raise BadConfiguration(f"{path}: has no policy; remove the file, or write one")
         texts.append(text)
     return "\n".join(texts)
+
+
+def _read_policy(path: Path) -> str:
+    try:
+        text = read_plain(path, _MAX_POLICY_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise BadConfiguration(f"{path}: cannot be read ({error.strerror})") from error
+    # Cedar's parser recurses until the stack ends.
+    depth = deepest = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        deepest = max(deepest, depth)
+    if deepest > _MAX_NESTING:
+        raise BadConfiguration(f"{path}: is nested more than {_MAX_NESTING} deep")
+    return text
 
 
 def _policy_files(folder: Path) -> Sequence[Path]:

@@ -1,6 +1,7 @@
 """Cedar policies: caps, and that nothing but a clean allowance allows."""
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,22 @@ def test_the_sample_caps_requests_and_lets_only_owners_release(tmp_path: Path) -
 def test_a_file_beyond_all_reason_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="larger than"):
         policy(tmp_path, "// " + "x" * (1 << 20))
+    for text in (
+        f"permit (principal, action, resource) when {{ {'(' * 3000}true{')' * 3000} }};",
+        f"permit (principal, action, resource) when {{ {'[' * 3000}1{']' * 3000} == [] }};",
+    ):
+        with pytest.raises(BadConfiguration, match=r"caps\.cedar: is nested more than 100 deep"):
+            policy(tmp_path, text)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_or_a_device_is_refused_unread(tmp_path: Path) -> None:
+    for name, make in (("pipe", os.mkfifo), ("zero", lambda path: path.symlink_to("/dev/zero"))):
+        path = tmp_path / name / "a.cedar"
+        path.parent.mkdir()
+        make(path)
+        with pytest.raises(BadConfiguration, match=r"a\.cedar: .*is not a plain file"):
+            CedarPolicy(path.parent)
 
 
 def test_policies_that_are_loaded_again_count_from_then_on_unless_they_are_broken(
