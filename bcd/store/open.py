@@ -19,11 +19,14 @@ def open_database(url: str, *, migrate: bool = True) -> Database:
 
     Drivers load here, so that a process carries only the one it uses.
     """
-    if url.startswith(_SQLITE) and len(url) > len(_SQLITE):
+    path = url.removeprefix(_SQLITE)
+    if path == ":memory:":
+        raise BadConfiguration("database: nothing is kept in :memory:; name a file")
+    if url.startswith(_SQLITE) and path and "\0" not in url:
         from bcd.store.sqlite import SqliteDatabase
 
-        return SqliteDatabase(Path(url.removeprefix(_SQLITE)))
-    if url.startswith(_POSTGRESQL):
+        return SqliteDatabase(Path(path))
+    if url.startswith(_POSTGRESQL) and "\0" not in url:
         from bcd.store.postgresql import PostgresqlDatabase
 
         return PostgresqlDatabase(url, migrate=migrate)

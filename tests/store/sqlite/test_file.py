@@ -80,6 +80,12 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         open_database(f"sqlite:///{tmp_path}/nowhere/bcd.db")
 
 
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite:////tmp/a\0b", "postgresql://\0"])
+def test_a_url_that_keeps_nothing_or_is_no_text_is_refused(url: str) -> None:
+    with pytest.raises(BadConfiguration, match=r"name a file|must be sqlite:///path"):
+        open_database(url)
+
+
 @pytest.mark.parametrize("url", ["", "sqlite:///", "sqlite://x", "mysql://x/y", "/tmp/bcd.db"])
 def test_a_url_that_names_no_engine_is_refused(url: str) -> None:
     with pytest.raises(BadConfiguration, match="sqlite:///path"):
