@@ -109,7 +109,8 @@ class Placer:
             self.port = server.add_secure_port(listen, tls)
         except RuntimeError as error:
             raise Unavailable(
-                f"api.listen: cannot listen on {listen}; is another placer running?"
+                f"api.listen: cannot listen on {listen}; it must be an address of this machine"
+                " that no other program listens on"
             ) from error
         await server.start()
         self._server = server

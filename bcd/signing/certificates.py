@@ -152,7 +152,7 @@ def issue_ca(
     key: ec.EllipticCurvePrivateKey, domain: str, not_before_ms: int, not_after_ms: int
 ) -> x509.Certificate:
     """Make the self-signed CA certificate of a trust domain."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"bcd CA {domain}"[:64])])
+    name = _ca_name(domain)
     return (
         _builder(key.public_key(), name, not_before_ms, not_after_ms)
         .subject_name(name)
@@ -164,6 +164,15 @@ def issue_ca(
         )
         .sign(key, hashes.SHA256())
     )
+
+
+def is_ca_of(certificate: x509.Certificate, domain: str) -> bool:
+    """Whether ``issue_ca`` made the certificate for this trust domain."""
+    return certificate.subject == _ca_name(domain)
+
+
+def _ca_name(domain: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"bcd CA {domain}"[:64])])
 
 
 def _builder(

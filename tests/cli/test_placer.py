@@ -62,6 +62,7 @@ def test_init_makes_secrets_that_only_the_owner_reads(tmp_path: Path) -> None:
         ("", ("run", "--with-gateway"), "there is no CA; run: bcd-placer init"),
         ("", ("run",), "a SQLite file belongs to one process; run with --with-gateway"),
         ("colour = 1\n", ("init",), "unknown field `colour`"),
+        ('trust_domain = "Ümlaut"\n', ("init",), "is not a lower-case DNS name"),
         ('trust_domain = "Not A Domain"\n', ("init",), "is not a lower-case DNS name"),
         ("", ("token", "--subject", "x"), "does not exist; run: bcd-placer init"),
     ],
@@ -132,3 +133,12 @@ def test_sighup_reads_level_and_policies_again(tmp_path: Path) -> None:
         assert placer.alive()
     finally:
         assert placer.kill(signal.SIGTERM) == 0, placer.log.read_text()
+
+
+def test_another_trust_domain_than_that_of_the_ca_is_refused(tmp_path: Path) -> None:
+    assert run(settings(tmp_path), "init").returncode == 0
+    config = settings(tmp_path, 'trust_domain = "other.example"\n')
+    refused = run(config, "run", "--with-gateway")
+    assert refused.returncode == 78
+    assert "trust_domain: the CA in" in refused.stderr
+    assert "was made for another one than 'other.example'" in refused.stderr

@@ -16,6 +16,7 @@ from bcd.signing.certificates import (
     LeafProfile,
     Role,
     SpiffeId,
+    is_ca_of,
     issue_ca,
     issue_leaf,
     key_of_csr,
@@ -148,6 +149,11 @@ def load_authority(state: Path, domain: str, *, backdate_ms: int = BACKDATE_MS) 
         raise BadConfiguration(
             f"{state / _FOLDER}: there is no CA; run: bcd-placer init"
         ) from error
+    if not is_ca_of(credentials.leaf, domain):
+        raise BadConfiguration(
+            f"trust_domain: the CA in {state / _FOLDER} was made for another one than {domain!r};"
+            " set it back"
+        )
     return Authority(credentials, domain, backdate_ms=backdate_ms)
 
 
