@@ -4,10 +4,12 @@ Exit codes: 0 done, 1 refused or failed, 2 usage, 3 still pending. ``bcd`` never
 gateway or store; of ``better-compute`` only ``dev`` imports programs.
 """
 
+import logging
 import os
 import sys
 import warnings
 from importlib import import_module
+from typing import NoReturn
 
 _CLI_LIBRARIES = frozenset({"click", "rich"})
 
@@ -27,17 +29,21 @@ def better_compute() -> None:
     try:
         _run("better-compute", "bcd.cli.better_compute")
     except OSError as error:  # standard output is full or gone
-        print(f"better-compute: {error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from error
+        _give_up("better-compute", str(error), error)
+
+
+def bcd_daemon() -> None:
+    """The console script ``bcd``."""
+    _run("bcd", "bcd.cli.bcd")
 
 
 def _run(program: str, module: str) -> None:
-    """Run a module's ``main``; says what to install where its libraries are missing."""
+    """Run a module's ``main``; what it cannot start with, or did not expect, is one sentence."""
     # gRPC reads this when it is loaded; what goes wrong is told in our own words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # libraries' remarks on files that we refuse anyway
+    _check_start(program)
     try:
         import_module(module).main()
     except ModuleNotFoundError as error:
@@ -45,9 +51,34 @@ def _run(program: str, module: str) -> None:
             raise
         library = error.name.partition(".")[0]
         extra = "cli" if library in _CLI_LIBRARIES else "control"
-        print(
-            f"{program}: the library {library} is not installed; install the extra {extra}:"
-            f" pip install '/path/to/better-compute[{extra}]'",
-            file=sys.stderr,
-        )
-        raise SystemExit(1) from error
+        remedy = f"install the extra {extra}: pip install '/path/to/better-compute[{extra}]'"
+        _give_up(program, f"the library {library} is not installed; {remedy}", error)
+    except OSError:
+        raise
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        if logging.getLogger().handlers:
+            logging.getLogger(program).critical("unexpected; please report it", exc_info=True)
+        said = f"unexpected {type(error).__name__}: {error}"
+        _give_up(program, f"{said}; please report it, with what PYTHONDEVMODE=1 shows", error)
+
+
+def _check_start(program: str) -> None:
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            _give_up(program, f"the argument {argument!r} is not UTF-8", error, 2)
+    if sys.stdout is None:
+        _give_up(program, "standard output is closed", None)
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - for as long as the process lives
+
+
+def _give_up(program: str, words: str, error: BaseException | None, code: int = 1) -> NoReturn:
+    if sys.stderr is not None:
+        print(f"{program}: {words}", file=sys.stderr)
+    # What is still in the buffer must not fail again when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    raise SystemExit(code) from error

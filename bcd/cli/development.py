@@ -5,6 +5,7 @@ production. While it runs, its client configuration lies, locked, where other te
 """
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -154,11 +155,15 @@ class DevSystem:
         grant = Grant(subject="developer", tenants=(TENANT,), admin=True)
         text = secrets.issuer.issue(grant, time.time_ns() // 1_000_000, _TOKEN_MS)
         replace_file(token, text.encode())
-        content = (
-            f'api = "localhost:{placer.port}"\n'
-            f'ca_file = "{self._state / "placer" / CA_FILE}"\n'
-            f'token_file = "{token}"\ntenant = "{TENANT}"\npool = "{pool_id}"\n'
-        )
+        values = {
+            "api": f"localhost:{placer.port}",
+            "ca_file": str(self._state / "placer" / CA_FILE),
+            "token_file": str(token),
+            "tenant": TENANT,
+            "pool": pool_id,
+        }
+        # A JSON string is a TOML string.
+        content = "".join(f"{name} = {json.dumps(text)}\n" for name, text in values.items())
         replace_file(self._state / "client.toml", content.encode())
         self._registered = Registration(content.encode())
         return self._registered.path

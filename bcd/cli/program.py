@@ -1,6 +1,7 @@
 """What the three daemons' commands share: settings, logs, and an end without a traceback."""
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -45,9 +46,11 @@ def load_settings(path: Path, kind: type[T]) -> T:
     if len(content) > _MAX_SETTINGS_BYTES:
         raise BadConfiguration(f"{path}: is larger than {_MAX_SETTINGS_BYTES} bytes")
     try:
-        return msgspec.convert(tomllib.loads(content.decode()), kind, dec_hook=_from_toml)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        document = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # also of numbers that are too long to read
         raise BadConfiguration(f"{path}: is not TOML: {error}") from error
+    try:
+        return msgspec.convert(document, kind, dec_hook=_from_toml)
     except msgspec.ValidationError as error:
         raise BadConfiguration(f"{path}: {_setting_and_rule(str(error))}") from error
 
@@ -64,7 +67,8 @@ def _setting_and_rule(message: str) -> str:
 
 def _from_toml(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str) and "\0" not in value:
-        return Path(value).expanduser()
+        with contextlib.suppress(RuntimeError):  # there is no such user
+            return Path(value).expanduser()
     raise ValueError("must be a path")
 
 
@@ -90,6 +94,7 @@ def configure_logs(level: str = "info") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.raiseExceptions = False  # a full disk must not fill the terminal too
     # gRPC forks nothing here; its fork handlers only add log noise.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -121,6 +126,11 @@ def read_secret(name: str, limit: int) -> str:
             return file.read(limit)
     except OSError as error:
         raise BadConfiguration(f"{name}: cannot be read ({error.strerror})") from error
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: somebody else may have written it."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def duration_argument(text: str) -> int:

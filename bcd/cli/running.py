@@ -14,8 +14,16 @@ from bcd.model.errors import BadConfiguration
 
 def running_folder() -> Path:
     """Where each running ``dev`` puts its configuration, locked for as long as it lives."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache"
+    base = os.environ.get("XDG_RUNTIME_DIR") or home() / ".cache"
     return Path(base) / "better-compute" / "dev"
+
+
+def home() -> Path:
+    """The user's home; raises BadConfiguration when nothing says where that is."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise BadConfiguration("this user has no home folder; set HOME") from error
 
 
 def running_systems() -> list[Path]:

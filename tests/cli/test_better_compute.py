@@ -1,12 +1,14 @@
 """``better-compute`` against a running ``dev``: what it finds, prints and exits with."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bcd.cli.program import printable
 from bcd.signing.certificates import to_pem
 from tests.authority import Authority
 from tests.cli.dev_system import BETTER_COMPUTE, Dev, Terminal
@@ -239,8 +241,11 @@ def test_without_any_configuration_it_says_how_to_get_one(tmp_path: Path) -> Non
     [
         ("api = 5", "api: Expected `str`, got `int`"),
         ("api", "is not TOML"),
-        ('api = "localhost:abc"\nca_file = "/a"\ntoken_file = "/b"', "is not host:port"),
-        ('api = "x"\nca_file = "/a"\ntoken_file = "/b"\ncolour = 1', "unknown field `colour`"),
+        ('api = "localhost:abc"\nca_file = "/a"\ntoken_file = "/b"', "must be host:port"),
+        ('api = "x:1"\nca_file = "/a"\ntoken_file = "/b"\ncolour = 1', "unknown field `colour`"),
+        ('api = "localhost:99999"\nca_file = "/a"\ntoken_file = "/b"', "api: must be host:port"),
+        ('api = "x:1"\nca_file = "~nobody-x/a"\ntoken_file = "/b"', "ca_file: must be a path"),
+        (f"api = {'1' * 5000}", "is not TOML"),
         ('api = "x:1"\nca_file = "/nowhere"\ntoken_file = "/nowhere"', "ca_file: /nowhere cannot"),
     ],
 )
@@ -295,3 +300,59 @@ def test_a_full_standard_output_is_no_traceback(terminal: Terminal) -> None:
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "better-compute: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.usefixtures("dev")
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("pools >&-", 1, "better-compute: standard output is closed\n"),
+        ("reserve -f - <&-", 1, "/dev/null: is not JSON"),
+        ("list --tenant $'\\xff'", 2, "is not UTF-8"),
+        ("get $'rsv_\\xff'", 2, "is not UTF-8"),
+    ],
+)
+def test_what_a_shell_can_do_to_a_program_is_no_traceback(
+    terminal: Terminal, command: str, code: int, words: str
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{BETTER_COMPUTE} {command}"],
+        env=terminal.environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert words in done.stderr
+
+
+@pytest.mark.usefixtures("dev")
+def test_what_others_wrote_is_shown_as_it_is(terminal: Terminal) -> None:
+    odd = "[/x] [red]:smile:"
+    done = terminal.run("reserve", "--gpus", "1", "--model", odd, "--for", "1h", "--wait", "0")
+    identifier = done.stdout.split()[1]
+    try:
+        for verb in ("list", "get"):
+            shown = terminal.run(*([verb] if verb == "list" else [verb, identifier]))
+            assert (shown.returncode, shown.stderr) == (0, "")
+            assert odd in shown.stdout
+    finally:
+        assert terminal.run("cancel", identifier).returncode == 0
+
+
+def test_nothing_that_others_wrote_is_obeyed_by_a_terminal() -> None:
+    assert printable("a\x1b[2J\r\n\x07\u202eé€") == "a\ufffd[2J\ufffd\ufffd\ufffd\ufffdé€"
+
+
+def test_a_reservation_whose_api_goes_away_is_named(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    with terminal.dev("--sim", "1") as dev:
+        waiting = subprocess.Popen(
+            [BETTER_COMPUTE, "reserve", "--gpus", "9", "--for", "1h", "--wait", "6s"],
+            env=terminal.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        listed = ""
+        while "pending" not in listed:
+            listed = terminal.run("list").stdout
+        dev.process.kill()
+        _, words = waiting.communicate(timeout=60)
+    assert waiting.returncode == 1
+    (identifier,) = re.findall(r"rsv_[a-z2-7]+", listed)
+    assert f"the reservation stays: better-compute get {identifier}, or cancel" in words

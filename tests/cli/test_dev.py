@@ -61,6 +61,12 @@ def test_a_state_folder_keeps_its_hosts_and_their_profile(tmp_path: Path) -> Non
         assert "the state has 2 hosts; all of them run" in again.end()[1]
 
 
+def test_any_name_of_a_folder_will_do(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    with terminal.dev("--sim", "1", "--state", str(tmp_path / 'a "b\\ \n\u00e9')):
+        assert terminal.run("list").returncode == 0
+
+
 def test_a_closed_terminal_ends_it_as_ctrl_c_does(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, {"TMPDIR": str(tmp_path)})
     with terminal.dev("--sim", "1") as closed:

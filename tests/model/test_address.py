@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bcd.model.address import DialledName, Listen
+from bcd.model.address import Dialled, DialledName, Listen
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,11 @@ def test_a_name_to_dial(name: str) -> None:
 def test_what_is_no_name_to_dial(name: Any) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(name, DialledName)
+
+
+def test_an_address_to_dial_has_a_port() -> None:
+    for address in ("placer.gpu.example:7445", "[::1]:1", "10.0.0.1:65535"):
+        assert msgspec.convert(address, Dialled) == address
+    for address in ("", "host", "host:0", "host:65536", "host:99999", ":1", "[]:1", "h:1\n"):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(address, Dialled)

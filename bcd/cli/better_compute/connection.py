@@ -16,8 +16,10 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
-from bcd.cli.program import load_settings
-from bcd.cli.running import running_systems
+from bcd.cli.program import load_settings, printable
+from bcd.cli.running import home, running_systems
+from bcd.durable import read_plain
+from bcd.model.address import Dialled
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
 from bcd.signing.keyfile import load_bundle
 from bcd.wire.bounds import API_CHANNEL_OPTIONS
@@ -26,7 +28,7 @@ from bcd.wire.status import RemoteError, decode_error
 ENVIRONMENT = "BETTER_COMPUTE_CONFIG"
 _CALL_TIMEOUT_S = 60.0
 _MAX_TOKEN_BYTES = 8 * 1024
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}\Z")
+_MAX_CA_BYTES = 1 << 20
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}\Z")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +41,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``tenant`` and ``pool`` are used where a command does not name one.
     """
 
-    api: str
+    api: Dialled
     ca_file: Path
     token_file: Path
     tenant: str = ""
@@ -48,7 +50,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 def user_file() -> Path:
     """The user's own configuration."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    base = os.environ.get("XDG_CONFIG_HOME") or home() / ".config"
     return Path(base) / "better-compute" / "config.toml"
 
 
@@ -77,8 +79,6 @@ class Connection:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        if not _ADDRESS.match(settings.api):
-            raise BadConfiguration(f"api: {settings.api!r} is not host:port")
         roots, token = _read_ca(settings.ca_file), _read_token(settings.token_file)
         self._metadata = (("authorization", f"Bearer {token}"),)
         self.channel = grpc.secure_channel(
@@ -119,7 +119,7 @@ class Connection:
 
 def _read_ca(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_plain(path, _MAX_CA_BYTES)
         load_bundle(content)
     except OSError as error:
         raise BadConfiguration(f"ca_file: {path} cannot be read ({error.strerror})") from error
@@ -130,8 +130,7 @@ def _read_ca(path: Path) -> bytes:
 
 def _read_token(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            token = file.read(_MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+        token = read_plain(path, _MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
     except OSError as error:
         raise BadConfiguration(f"token_file: {path} cannot be read ({error.strerror})") from error
     if not _TOKEN.match(token):
@@ -157,7 +156,8 @@ def errors_shown() -> Iterator[None]:
     try:
         yield
     except BcdError as error:
-        click.echo(f"better-compute: {error.message}", err=True)
+        words = "\n".join(printable(line) for line in error.message.splitlines())
+        click.echo(f"better-compute: {words}", err=True)
         raise SystemExit(1) from error
 
 

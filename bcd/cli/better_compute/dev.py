@@ -47,6 +47,7 @@ def dev(hosts: int, profile: str | None, state: Path | None) -> None:
         handler = logging.FileHandler(folder / "dev.log")
         handler.setFormatter(JsonFormatter())
         logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+        logging.raiseExceptions = False  # a full disk must not fill the terminal too
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         asyncio.run(_serve(folder, hosts, profile))
 

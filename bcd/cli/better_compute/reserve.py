@@ -3,6 +3,8 @@
 import re
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ from rich.console import Console
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import Duration, pool_id
 from bcd.cli.better_compute.show import print_json, print_reservation
-from bcd.model.errors import Unavailable
+from bcd.model.errors import BadConfiguration, BcdError, Reason
 from bcd.model.reservation import Topology
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
 from bcd.wire.document import MAX_DOCUMENT_BYTES, from_document, parse_json
 
 _POLL_S = 0.2
+_AWAY_S = 1.0
+_UNKNOWN_OUTCOME = (Reason.UNAVAILABLE, Reason.INTERNAL)
 _SERVER_WAIT_MS = 30_000
 _PENDING = 3
 _ENDED = ("denied", "released", "failed", "cancelled", "expired")
@@ -68,11 +72,28 @@ def reserve(
         request.tenant_id = tenant or request.tenant_id or connection.tenant(None)
         given = options["pool"] or request.pool_id
         request.pool_id = pool_id(connection, request.tenant_id, given)
-        made = _create(connection, request, wait)
+        deadline = time.monotonic() + wait / 1000
+        with _named(f"ask again with --key {request.idempotency_key}: it books once"):
+            made = _create(connection, request, wait)
         if not request.dry_run:
-            made = _until_active(connection, made, wait)
+            with _named(f"the reservation stays: better-compute get {made.id}, or cancel"):
+                made = _until_active(connection, made, deadline)
         _print(made, output, dry_run=request.dry_run)
     raise SystemExit(_exit_code(made, wait, dry_run=request.dry_run))
+
+
+@contextmanager
+def _named(what_stands: str) -> Iterator[None]:
+    """However the command ends inside, the person learns what may have been booked."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"stopped waiting; {what_stands}", err=True)
+        raise SystemExit(130) from None
+    except BcdError as error:
+        if error.reason in _UNKNOWN_OUTCOME and not isinstance(error, BadConfiguration):
+            error.message += f"\n{what_stands}"
+        raise
 
 
 def _request(file: Any, options: dict[str, Any]) -> pb.CreateReservationRequest:
@@ -118,31 +139,28 @@ def _create(
 ) -> pb.Reservation:
     request.wait.timeout_ms = min(wait_ms, _SERVER_WAIT_MS)
     stub = ReservationsServiceStub(connection.channel)
-    try:
-        return connection.call(stub.CreateReservation, request).reservation
-    except Unavailable as error:
-        error.message += f"\nask again with --key {request.idempotency_key}: it books once"
-        raise
+    return connection.call(stub.CreateReservation, request).reservation
 
 
-def _until_active(connection: Connection, made: pb.Reservation, wait_ms: int) -> pb.Reservation:
-    """Poll until the devices are handed over, the reservation ends, or the time is up."""
+def _until_active(connection: Connection, made: pb.Reservation, deadline: float) -> pb.Reservation:
+    """Poll until the devices are handed over, the reservation ends, or the time is up.
+
+    An API that is away for a moment is asked again for as long.
+    """
     stub = ReservationsServiceStub(connection.channel)
     request = pb.GetReservationRequest(tenant_id=made.tenant_id, reservation_id=made.id)
-    deadline = time.monotonic() + wait_ms / 1000
-    console = Console(stderr=True, highlight=False)
-    try:
-        with console.status(f"{made.id} is {made.state} …") as status:
-            while made.state not in ("active", *_ENDED) and time.monotonic() < deadline:
-                time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    with console.status(f"{made.id} is {made.state} …") as status:
+        while made.state not in ("active", *_ENDED) and time.monotonic() < deadline:
+            time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
+            try:
                 made = connection.call(stub.GetReservation, request).reservation
-                status.update(f"{made.id} is {made.state} …")
-    except KeyboardInterrupt:
-        click.echo(
-            f"stopped waiting; the reservation stays: better-compute get {made.id}, or cancel",
-            err=True,
-        )
-        raise SystemExit(130) from None
+            except BcdError as error:
+                if error.reason is not Reason.UNAVAILABLE or time.monotonic() + _AWAY_S > deadline:
+                    raise
+                time.sleep(_AWAY_S)
+                continue
+            status.update(f"{made.id} is {made.state} …")
     return made
 
 

@@ -9,7 +9,9 @@ import msgspec
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from bcd.cli.program import printable
 from bcd.model.units import format_duration, parse_duration_ms
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.document import to_document
@@ -29,12 +31,14 @@ def print_json(messages: Sequence[Message] | Message) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; NO_COLOR and redirection are honoured."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console = Console(
+        width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, emoji=False
+    )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
 
 
@@ -88,7 +92,7 @@ def print_reservation(reservation: pb.Reservation) -> None:
         lines.append((condition.type, f"{condition.reason}: {condition.message}"))
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
-        click.echo(f"{name:<{width}}  {value}")
+        click.echo(f"{name:<{width}}  {printable(value)}")
 
 
 def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) -> None:
