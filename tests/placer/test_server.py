@@ -78,7 +78,7 @@ async def test_a_port_that_is_taken_is_said_so(site: Site, tmp_path: Path) -> No
         api=ApiSettings(listen=f"127.0.0.1:{site.placer.port}"),
     )
     second = Placer(settings, site.world.database, init_state(settings.state, DOMAIN))
-    with pytest.raises(Unavailable, match="another placer"):
+    with pytest.raises(Unavailable, match="that no other program listens on"):
         await second.start()
     await second.stop()
 
