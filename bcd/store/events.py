@@ -1,4 +1,9 @@
-"""The outbox: events are written in the transaction of the change that they tell of."""
+"""The outbox: events are written in the transaction of the change that they tell of.
+
+Types: ``reservation.`` and what a move says (``placer/lifecycle/transitions``),
+``reservation.binding-rejected`` (``placer/lifecycle/judge``), ``node.enrolment-rejected``
+(``placer/pki/enrolment``).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
