@@ -47,7 +47,10 @@ class Journal:
 
 @dataclass
 class Load:
-    """``callers`` coroutines at once, each create followed by a release of something older."""
+    """``callers`` coroutines at once, each create followed by a release; some stay for a while.
+
+    What stays is little, so that there is room on the hosts in the last round as in the first.
+    """
 
     system: System
     pool_id: str
@@ -82,12 +85,15 @@ class Load:
         stopping: asyncio.Event,
     ) -> None:
         serial = 0
+        kept: list[str] = []
         while not stopping.is_set():
             serial += 1
             key = f"c{number}-{self.journal.path.name}-{len(self.journal.created)}-{serial}"
             made = await self._create(stub, metadata, key, stopping)
-            if made is not None and random.random() < 0.9:
-                await self._release(stub, metadata, made, stopping)
+            if made is not None:
+                kept.append(made)
+            while len(kept) > (random.random() < 0.2):
+                await self._release(stub, metadata, kept.pop(0), stopping)
 
     async def _create(
         self,
