@@ -33,6 +33,7 @@ from bcd.signing.keyfile import Credentials
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
+from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class Placer:
         self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
 
     async def _start_api(self, signer: CommandSigner, placements: Placements) -> None:
-        server = grpc.aio.server(options=API_SERVER_OPTIONS)
+        server = grpc.aio.server(options=API_SERVER_OPTIONS, interceptors=[Parsing()])
         self._register(server, signer, placements)
         await _register_standard(server)
         tls = grpc.dynamic_ssl_server_credentials(self._current_tls(), self._current_tls)
