@@ -12,6 +12,8 @@ MAX_ASSIGNMENTS = 1024
 MAX_ID_BYTES = 256
 MAX_TEXT_BYTES = 1024
 MAX_NUMA_NODES = 1024
+# Of all NUMA nodes together; every one of 8192 CPUs by itself takes 40 KB.
+MAX_NUMA_CPULIST_BYTES = 64 * 1024
 
 NODE_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),
