@@ -21,6 +21,7 @@ from bcd.gateway.hello import Admission, Greeting, Peer, StateVersion
 from bcd.gateway.intake import Item, read_ack, store_items
 from bcd.gateway.inventory import read_inventory
 from bcd.gateway.outbox import Outbox, SlowPeer
+from bcd.gateway.pace import Pace
 from bcd.gateway.reports import UnreadableReport, acknowledgement, read_report
 from bcd.gateway.settings import Settings
 from bcd.model.errors import InvalidInput
@@ -36,6 +37,10 @@ logger = logging.getLogger(__name__)
 # Frames are at most 1 MiB: this bounds what a node can make a gateway hold.
 _INBOX = 16
 _FAREWELL_S = 2.0
+# Reading an inventory costs up to 40 ms. A daemon sends one when its hardware changed, and of
+# changes that come faster only the newest.
+_INVENTORY_BURST = 60
+_INVENTORY_INTERVAL_S = 1.0
 
 
 class Stream(Protocol):
@@ -85,6 +90,7 @@ class Session:
         self._counters = counters
         # None is the end: what came before it is stored first.
         self._inbox: asyncio.Queue[pb.ConnectRequest | None] = asyncio.Queue(_INBOX)
+        self._inventories = Pace(_INVENTORY_BURST, _INVENTORY_INTERVAL_S)
         self._outbox = Outbox(stream.write, self._newest_state, settings.write_timeout_ms)
         self._listening = True
         self._ended: asyncio.Future[Ending | None] = loop.create_future()
@@ -194,6 +200,8 @@ class Session:
         match frame.WhichOneof("message"):
             case "heartbeat":
                 self._counters["frames_heartbeat"] += 1
+            case "inventory" if not self._inventories.allows(self.heard_at):
+                self.end(ending.overloaded("inventories come faster than hardware changes"))
             case "inventory" | "report" | "ack":
                 await self._inbox.put(frame)
             case "goodbye":
