@@ -8,7 +8,7 @@ GRANT SELECT (id, node_id) ON allocations TO bcd_gateway;
 
 GRANT SELECT, INSERT, UPDATE ON sessions, gateways, inventories TO bcd_gateway;
 GRANT SELECT, INSERT, DELETE ON node_labels TO bcd_gateway;
-GRANT SELECT (id, node_id, key_id, number, digest),
+GRANT SELECT (id, node_id, key_id, number, digest, verdict),
   INSERT (node_id, key_id, number, digest, allocation_id, envelope, session_epoch, received_ms)
   ON reports TO bcd_gateway;
 GRANT SELECT (id, answer, refusal, answered_ms), INSERT (id, kind, body, created_ms)
