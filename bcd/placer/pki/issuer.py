@@ -15,6 +15,7 @@ from bcd.durable import replace_file
 from bcd.model.caller import Caller
 from bcd.model.errors import BadConfiguration, BrokenFile, InvalidInput, Unauthenticated
 from bcd.model.units import DAY_MS, MINUTE_MS
+from bcd.signing.keyfile import unreadable
 from bcd.signing.keys import generate_key, key_from_pem, key_id, key_to_pem
 
 # gRPC turns headers of more than 8 KiB in all away, at first only sometimes.
@@ -140,8 +141,8 @@ def load_issuer(state: Path, domain: str) -> Issuer:
         key = key_from_pem(path.read_bytes())
     except FileNotFoundError as error:
         raise BadConfiguration(f"{path} does not exist; run: bcd-placer init") from error
-    except PermissionError as error:
-        raise BadConfiguration(f"{path}: cannot be read; run as the placer's user") from error
+    except OSError as error:
+        raise unreadable(path, error, "restore it from a backup") from error
     except ValueError as error:
         raise BrokenFile(str(path), str(error), "restore it from a backup") from error
     if mode & 0o077:
