@@ -21,11 +21,11 @@ from bcd.gateway.hello import Admission, Greeting, Peer, StateVersion
 from bcd.gateway.intake import Item, read_ack, store_items
 from bcd.gateway.inventory import read_inventory
 from bcd.gateway.outbox import Outbox, SlowPeer
-from bcd.gateway.pace import Pace
 from bcd.gateway.reports import UnreadableReport, acknowledgement, read_report
 from bcd.gateway.settings import Settings
 from bcd.model.errors import InvalidInput
 from bcd.model.ids import NodeId
+from bcd.model.pace import Pace
 from bcd.store import desired_states, sessions
 from bcd.store.database import Database, StoreUnavailable
 from bcd.store.reports import Received

@@ -1,6 +1,6 @@
 """A burst at once, then a steady rate."""
 
-from bcd.gateway.pace import Pace
+from bcd.model.pace import Pace
 
 
 def allowed(pace: Pace, now_s: float, tries: int) -> int:
