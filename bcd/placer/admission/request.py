@@ -166,8 +166,6 @@ def _refuse_unsupported(given: _CreateInput) -> None:
 _AT = re.compile(r"(.*) - at `(?:key` in `)?\$\.?(.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
 _ENUMS: Mapping[str, type[StrEnum]] = {"class": DeviceClass, "topology": Topology}
-# A status travels in a header of 8 KiB, percent-encoded.
-_MAX_FIELD = 256
 _MAX_RULE = 200
 
 
@@ -182,7 +180,7 @@ def _invalid(message: str) -> InvalidInput:
     if named:
         path = f"{path}.{named[2]}" if path else named[2]
         rule = "is not a known field" if "unknown" in named[1] else "is required"
-    return InvalidInput(path[:_MAX_FIELD], rule[:_MAX_RULE])
+    return InvalidInput(path, rule[:_MAX_RULE])
 
 
 def request_hash(request: Request) -> str:
