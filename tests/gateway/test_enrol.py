@@ -166,6 +166,16 @@ async def test_bytes_that_are_no_message_are_the_callers_mistake_and_fill_no_log
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
+async def test_refusals_without_number_are_a_few_lines_in_the_log(
+    stub: Any, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        await refused(stub.Enroll(pb.EnrollRequest()))
+    lines = [r for r in caplog.records if r.getMessage() == "enrolment refused"]
+    assert 20 <= len(lines) <= 40
+    assert gateway.counters["enrolments_refused"] == 100
+
+
 async def test_a_message_over_the_limit_is_refused_before_it_is_read(site: Site, stub: Any) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.Enroll(pb.EnrollRequest(csr=b"x" * 100_000))
