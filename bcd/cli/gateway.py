@@ -112,7 +112,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
     from bcd.gateway.server import wall_clock_ms
     from bcd.gateway.settings import Program
     from bcd.signing.certificates import validity_ms
-    from bcd.signing.keyfile import CREDENTIALS, save_credentials
+    from bcd.signing.keyfile import CREDENTIALS, prepare_folder, save_credentials
 
     settings = load_settings(arguments.config, Program)
     if not settings.names:
@@ -126,11 +126,11 @@ def _enroll(arguments: argparse.Namespace) -> int:
         gateway_id=settings.id or socket.gethostname()[:63],
         names=settings.names,
     )
+    prepare_folder(settings.state)
     try:
         credentials = apply(application, wall_clock_ms())
     except BcdError as error:
         raise BadConfiguration(f"{arguments.placer}: {error.message}") from error
-    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     save_credentials(settings.state, credentials)
     if os.geteuid() == 0:  # the service's user owns the folder, and has to read the file
         owner = settings.state.stat()

@@ -130,8 +130,9 @@ def _token(settings: Settings, arguments: argparse.Namespace) -> int:
     try:
         token = issuer.issue(grant, now_ms, arguments.lifetime_ms)
     except InvalidInput as error:
-        option = {"lifetimeMs": "--for", "subject": "--subject"}.get(error.field, error.field)
-        raise InvalidInput(option, error.rule) from error
+        name = error.field.partition("[")[0]
+        option = {"lifetimeMs": "for", "tenants": "tenant", "groups": "group"}.get(name, name)
+        raise InvalidInput(f"--{option}", error.rule) from error
     print(token)
     until = time.strftime(
         "%Y-%m-%d %H:%M:%S %Z", time.localtime((now_ms + arguments.lifetime_ms) / 1000)

@@ -15,6 +15,7 @@ import grpc
 from bcd.gateway.settings import Settings
 from bcd.model.errors import AccessDenied, BcdError, InvalidInput, Unavailable
 from bcd.model.ids import is_plain_name
+from bcd.model.pace import Pace
 from bcd.store import enrolments
 from bcd.store.database import Database
 from bcd.store.enrolments import Answer, Kind
@@ -30,6 +31,8 @@ MAX_ENROLMENT_BYTES = 64 * 1024
 MAX_CSR_BYTES = 8 * 1024
 _HMAC_BYTES = 32
 _POLL_S = 1.0
+_LINES_AT_ONCE = 20
+_LINE_INTERVAL_S = 5.0
 
 
 class Relay:
@@ -83,6 +86,8 @@ class Enrolments(EnrollmentServiceServicer):
     def __init__(self, relay: Relay, settings: Settings, counters: Counter[str]) -> None:
         self._relay = relay
         self._free = settings.max_enrolments
+        self._lines = Pace(_LINES_AT_ONCE, _LINE_INTERVAL_S)
+        self._untold = 0
         self._counters = counters
 
     async def Enroll(  # noqa: N802
@@ -110,13 +115,22 @@ class Enrolments(EnrollmentServiceServicer):
             return await self._ask(kind, request.SerializeToString())
         except BcdError as error:
             self._counters["enrolments_refused"] += 1
-            logger.warning("enrolment refused", extra={"kind": kind, "reason": error.message})
+            self._tell(kind, error.message)
             status = encode_error(error)
         except Exception:
             logger.exception("enrolment failed", extra={"kind": kind})
             status = encode_error(BcdError("internal error"))
         await context.abort(status.code, status.details, status.trailing_metadata)
         raise AssertionError("abort returned")
+
+    def _tell(self, kind: Kind, reason: str) -> None:
+        """One line, but no more than a person can read: anybody may call here."""
+        if not self._lines.allows(asyncio.get_running_loop().time()):
+            self._untold += 1
+            return
+        fields = {"kind": kind, "reason": reason, "untold_before": self._untold}
+        logger.warning("enrolment refused", extra=fields)
+        self._untold = 0
 
     async def _ask(self, kind: Kind, body: bytes) -> pb.Credentials:
         if not self._free:

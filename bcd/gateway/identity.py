@@ -27,7 +27,14 @@ from bcd.signing.certificates import (
     validity_ms,
 )
 from bcd.signing.envelope import PayloadType, seal
-from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials, save_credentials
+from bcd.signing.keyfile import (
+    CREDENTIALS,
+    Credentials,
+    load_credentials,
+    prepare_folder,
+    save_credentials,
+    unwritable,
+)
 from bcd.wire.node.v1 import enrollment_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -88,9 +95,11 @@ class Identity:
     async def renew(self, relay: Relay, now_ms: int) -> None:
         """Replace key and certificate, on disk first.
 
-        Raises AccessDenied with the placer's reason, Unavailable, or InvalidInput when the answer
-        is no certificate of ours; the old credentials stay then.
+        Raises AccessDenied with the placer's reason, Unavailable, InvalidInput when the answer is
+        no certificate of ours, or BadConfiguration when it cannot be saved; the old credentials
+        stay then.
         """
+        prepare_folder(self._folder)
         key = keys.generate_key()
         renewal = pb.Renewal(csr=make_csr(key), signed_at_ms=now_ms)
         envelope = seal(self._credentials.key, PayloadType.RENEWAL, renewal.SerializeToString())
@@ -99,7 +108,10 @@ class Identity:
         renewed = credentials_of(key, answer.chain, answer.bundle, now_ms)
         if spiffe_id(renewed.leaf) != spiffe_id(self._credentials.leaf):
             raise InvalidInput("chain", "is for another gateway")
-        save_credentials(self._folder, renewed)
+        try:
+            save_credentials(self._folder, renewed)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
         self._credentials = renewed
         self._prepare()
         logger.info("certificate renewed", extra={"not_after_ms": validity_ms(renewed.leaf)[1]})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bcd.model.errors import InvalidInput
 from bcd.model.ids import NodeId
 from bcd.store.reports import Arrival, Received
+from bcd.wire import bounds
 from bcd.wire.node.v1 import envelope_pb2, gateway_pb2
 from bcd.wire.report import decode_report, report_number
 
@@ -29,6 +30,9 @@ def read_report(node_id: NodeId, envelope: envelope_pb2.Envelope) -> Received | 
     key_id = envelope.key_id
     if len(key_id) > MAX_KEY_ID or not (key_id.isascii() and key_id.isprintable()):
         return UnreadableReport("", report_number(envelope.payload), "keyId: is not a key id")
+    if envelope.ByteSize() > bounds.MAX_REPORT_BYTES:
+        reason = f"is larger than {bounds.MAX_REPORT_BYTES} bytes"
+        return UnreadableReport(key_id, report_number(envelope.payload), reason)
     try:
         report = decode_report(envelope.payload)
     except InvalidInput as error:
@@ -44,8 +48,13 @@ def read_report(node_id: NodeId, envelope: envelope_pb2.Envelope) -> Received | 
 
 def acknowledgement(
     report: Received | UnreadableReport, arrival: Arrival
-) -> gateway_pb2.ConnectResponse:
-    """The answer to a report, to be sent after the commit."""
+) -> gateway_pb2.ConnectResponse | None:
+    """The answer to a report, to be sent after the commit.
+
+    None for one that found no room: the node sends again what is not acknowledged.
+    """
+    if arrival == "no-room":
+        return None
     if isinstance(report, UnreadableReport):
         status, reason = gateway_pb2.REPORT_ACK_STATUS_REJECTED, report.reason
     elif arrival == "stored":

@@ -24,6 +24,7 @@ from bcd.store.database import Database, StoreUnavailable
 from bcd.wire import bounds
 from bcd.wire.node.v1.enrollment_pb2_grpc import add_EnrollmentServiceServicer_to_server
 from bcd.wire.node.v1.gateway_pb2_grpc import add_NodeGatewayServiceServicer_to_server
+from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Gateway:
         return await self._listen(server, "node_listen", credentials)
 
     async def _serve_enrolments(self) -> int:
-        server = grpc.aio.server(options=_ENROLMENT_OPTIONS)
+        server = grpc.aio.server(options=_ENROLMENT_OPTIONS, interceptors=[Parsing()])
         service = Enrolments(self._relay, self._settings, self._counters)
         add_EnrollmentServiceServicer_to_server(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

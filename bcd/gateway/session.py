@@ -25,6 +25,7 @@ from bcd.gateway.reports import UnreadableReport, acknowledgement, read_report
 from bcd.gateway.settings import Settings
 from bcd.model.errors import InvalidInput
 from bcd.model.ids import NodeId
+from bcd.model.pace import Pace
 from bcd.store import desired_states, sessions
 from bcd.store.database import Database, StoreUnavailable
 from bcd.store.reports import Received
@@ -36,6 +37,11 @@ logger = logging.getLogger(__name__)
 # Frames are at most 1 MiB: this bounds what a node can make a gateway hold.
 _INBOX = 16
 _FAREWELL_S = 2.0
+# Reading an inventory costs up to 40 ms. A daemon sends one when its hardware changed, and of
+# changes that come faster only the newest.
+_INVENTORY_BURST = 60
+_INVENTORY_INTERVAL_S = 1.0
+_LINE_INTERVAL_S = 60.0
 
 
 class Stream(Protocol):
@@ -85,6 +91,8 @@ class Session:
         self._counters = counters
         # None is the end: what came before it is stored first.
         self._inbox: asyncio.Queue[pb.ConnectRequest | None] = asyncio.Queue(_INBOX)
+        self._inventories = Pace(_INVENTORY_BURST, _INVENTORY_INTERVAL_S)
+        self._lines = Pace(1, _LINE_INTERVAL_S)
         self._outbox = Outbox(stream.write, self._newest_state, settings.write_timeout_ms)
         self._listening = True
         self._ended: asyncio.Future[Ending | None] = loop.create_future()
@@ -194,6 +202,8 @@ class Session:
         match frame.WhichOneof("message"):
             case "heartbeat":
                 self._counters["frames_heartbeat"] += 1
+            case "inventory" if not self._inventories.allows(self.heard_at):
+                self.end(ending.overloaded("inventories come faster than hardware changes"))
             case "inventory" | "report" | "ack":
                 await self._inbox.put(frame)
             case "goodbye":
@@ -225,7 +235,17 @@ class Session:
             return
         for item, arrival in zip(items, arrivals, strict=True):
             if isinstance(item, Received | UnreadableReport):
-                self._outbox.put(acknowledgement(item, arrival))
+                answer = acknowledgement(item, arrival)
+                if answer is not None:
+                    self._outbox.put(answer)
+        put_off = arrivals.count("no-room")
+        if put_off:
+            self._put_off(put_off)
+
+    def _put_off(self, count: int) -> None:
+        self._counters["reports_put_off"] += count
+        if self._lines.allows(self._loop.time()):
+            logger.warning("reports put off: too many wait for the placer", extra=self.fields())
 
     async def _newer_instance(self) -> str:
         newest = await self._database.read(sessions.get, self.node_id)

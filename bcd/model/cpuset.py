@@ -18,11 +18,11 @@ class MalformedCpuList(ValueError):
     """A cpulist that does not parse or is out of bounds; the text says which rule it breaks."""
 
 
-def parse_cpulist(text: str) -> frozenset[int]:
+def parse_cpulist(text: str, at_most: int = MAX_ID + 1) -> frozenset[int]:
     """Read ids from ``0-3,8`` and ``0-31:2/4``; blanks around parts are ignored, empty is empty.
 
-    Raises MalformedCpuList for reversed ranges, ids over 8191, more than 4096 parts or more than
-    32 KiB, before anything is expanded.
+    Raises MalformedCpuList for reversed ranges, ids over 8191, more than 4096 parts, more than
+    32 KiB or more than ``at_most`` ids, before anything is expanded.
     """
     if len(text) > MAX_BYTES:
         raise MalformedCpuList(f"longer than {MAX_BYTES} bytes")
@@ -35,6 +35,8 @@ def parse_cpulist(text: str) -> frozenset[int]:
     mask = 0  # ranges that cover each other thousands of times cost a word operation each
     for part in parts:
         mask |= _mask(part.strip())
+    if mask.bit_count() > at_most:
+        raise MalformedCpuList(f"more than {at_most} ids")
     return frozenset(cpu for cpu, bit in enumerate(reversed(f"{mask:b}")) if bit == "1")
 
 
@@ -54,10 +56,10 @@ def _mask(part: str) -> int:
     used, group = int(match[3]), int(match[4])
     if not 0 < used <= group:
         raise MalformedCpuList(f"stride {part} uses {used} of {group}")
-    if group >= span:
-        return _ones(min(used, span)) << first
-    groups = span // group + 1
-    pattern = _ones(used) * (_ones(group * groups) // _ones(group))
+    pattern = _ones(used)
+    while group < span:  # twice as many groups with every step
+        pattern |= pattern << group
+        group *= 2
     return (pattern & _ones(span)) << first
 
 

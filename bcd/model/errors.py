@@ -38,15 +38,30 @@ class BcdError(Exception):
         self.details: Mapping[str, str] = details
 
 
+_MAX_PATH = 256
+
+
 class InvalidInput(BcdError):
-    """A field that breaks a rule; ``field`` is its path, such as ``devices[0].count``."""
+    """A field that breaks a rule; ``field`` is its path, such as ``devices[0].count``.
+
+    Paths and rules may quote what somebody sent: they are made fit for a terminal here.
+    """
 
     reason = Reason.INVALID_INPUT
 
     def __init__(self, field: str, rule: str) -> None:
+        field, rule = _printable(field)[:_MAX_PATH], _printable(rule)
         super().__init__(f"{field}: {rule}" if field else rule, field=field, rule=rule)
         self.field = field
         self.rule = rule
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 class Unsupported(BcdError):

@@ -34,6 +34,7 @@ from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
+from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,9 @@ class Placer:
 
     async def _start_api(self, signer: CommandSigner, placements: Placements) -> None:
         server = grpc.aio.server(
-            options=API_SERVER_OPTIONS, maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS
+            interceptors=[Parsing()],
+            options=API_SERVER_OPTIONS,
+            maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
         )
         self._register(server, signer, placements)
         self._register_standard(server)

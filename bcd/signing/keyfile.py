@@ -4,6 +4,7 @@ They lie in one file, ``credentials.pem`` (0600): a renewal replaces key and cha
 files cannot be renamed at once, and a key without its certificate is useless after a crash.
 """
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,14 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bcd.durable import replace_file
-from bcd.model.errors import BrokenFile
+from bcd.durable import remove_file, replace_file
+from bcd.model.errors import BadConfiguration, BrokenFile
 from bcd.signing import keys
 from bcd.signing.certificates import public_key, to_pem
 
 CREDENTIALS = "credentials.pem"
 _MAX_BYTES = 256 * 1024
+_TRIAL_BYTES = 16 * 1024
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -50,6 +52,40 @@ class Credentials:
         return to_pem(self.bundle)
 
 
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of credentials and write to it, before anybody is asked for a certificate.
+
+    Raises BadConfiguration naming it.
+    """
+    trial = folder / f".{CREDENTIALS}.trial"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (folder / CREDENTIALS).is_dir():
+            raise IsADirectoryError(errno.EISDIR, f"{CREDENTIALS} is a folder")
+        replace_file(trial, bytes(_TRIAL_BYTES))
+        remove_file(trial)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def unwritable(folder: Path, error: OSError) -> BadConfiguration:
+    """What to say when a folder of our own, as the settings name it, cannot be written."""
+    return BadConfiguration(
+        f"{folder}: cannot be written ({error.strerror}); name another folder, make room there, or"
+        " run as the user that it belongs to"
+    )
+
+
+def unreadable(path: Path, error: OSError, remedy: str) -> BrokenFile:
+    """What to say when a file of our own cannot be read; ``remedy`` unless the error knows more."""
+    match error:
+        case PermissionError():
+            remedy = "run as the user that it belongs to"
+        case NotADirectoryError():
+            remedy = "name another folder"
+    return BrokenFile(str(path), f"cannot be read ({error.strerror})", remedy)
+
+
 def save_credentials(folder: Path, credentials: Credentials) -> None:
     """Write the credentials durably and at once, readable by the owner only."""
     issuers = b"".join((b"# trusted\n", credentials.bundle_pem))
@@ -60,13 +96,19 @@ def save_credentials(folder: Path, credentials: Credentials) -> None:
 def load_credentials(folder: Path, remedy: str) -> Credentials:
     """Read what ``save_credentials`` wrote.
 
-    Raises BrokenFile, naming the file and ``remedy``, when it does not parse, is readable by
-    others or its key and leaf do not belong together; FileNotFoundError when it is not there.
+    Raises BrokenFile, naming the file and ``remedy``, when it cannot be read, does not parse, is
+    readable by others or its key and leaf do not belong together; FileNotFoundError when it is not
+    there.
     """
     path = folder / CREDENTIALS
-    with path.open("rb") as file:
-        mode = path.stat().st_mode
-        content = file.read(_MAX_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            mode = path.stat().st_mode
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error, remedy) from error
     if mode & 0o077:
         raise BrokenFile(str(path), f"has mode {mode & 0o777:o}", f"run: chmod 600 {path}")
     try:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bcd.model.ids import AllocationId, NodeId
-from bcd.store.database import Transaction
+from bcd.store.database import Row, Transaction
 
 COUNTED = "counted"
+# All holds of a node may be reported at once; a node that floods gets no further.
+MAX_UNJUDGED = 1024
 
-Arrival = Literal["stored", "unknown-allocation", "fenced"]
+Arrival = Literal["stored", "unknown-allocation", "fenced", "no-room"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReport:
-    """A report on record."""
+    """A report on record; a rejected one has no envelope any more."""
 
     id: int
     node_id: NodeId
@@ -47,7 +49,8 @@ def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
     """Keep a report of the session's own node about an allocation of that node.
 
     Storing the same bytes twice stores them once; another report under a number that is taken
-    is kept too, so that nobody can squat on one. What does not belong is dropped and said so.
+    is kept too, so that nobody can squat on one. What does not belong is dropped and said so, and
+    so is what comes while 1024 reports of the node wait for a verdict.
     """
     current = tx.one(
         f"SELECT epoch FROM sessions WHERE node_id = :id{tx.for_update}", id=report.node_id
@@ -61,6 +64,8 @@ def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
     )
     if known is None:
         return "unknown-allocation"
+    if _is_full(tx, report.node_id):
+        return "no-room"
     tx.run(
         "INSERT INTO reports (node_id, key_id, number, digest, allocation_id, envelope,"
         " session_epoch, received_ms) VALUES (:node_id, :key_id, :number, :digest,"
@@ -76,6 +81,16 @@ def store(tx: Transaction, epoch: int, report: Received) -> Arrival:
     )
     tx.wake("report", report.node_id)
     return "stored"
+
+
+def _is_full(tx: Transaction, node_id: NodeId) -> bool:
+    row = tx.one(
+        "SELECT id FROM reports WHERE node_id = :id AND verdict IS NULL"
+        " ORDER BY number LIMIT 1 OFFSET :others",
+        id=node_id,
+        others=MAX_UNJUDGED - 1,
+    )
+    return row is not None
 
 
 def nodes_with_unjudged(tx: Transaction) -> Sequence[NodeId]:
@@ -96,25 +111,50 @@ def unjudged(tx: Transaction, node_id: NodeId, limit: int) -> Sequence[StoredRep
         id=node_id,
         limit=limit,
     )
-    return [StoredReport(**{**row, "envelope": bytes(row["envelope"])}) for row in rows]
+    return [_stored(row) for row in rows]
+
+
+def _stored(row: Row) -> StoredReport:
+    return StoredReport(**{**row, "envelope": bytes(row["envelope"])})
 
 
 def judge(tx: Transaction, report_id: int, verdict: str) -> None:
-    """Record the verdict on a report."""
-    tx.run("UPDATE reports SET verdict = :verdict WHERE id = :id", id=report_id, verdict=verdict)
+    """Record the verdict on a report; nobody reads the envelope of a rejected one again."""
+    dropped = "" if verdict == COUNTED else ", envelope = :nothing"
+    tx.run(
+        f"UPDATE reports SET verdict = :verdict{dropped} WHERE id = :id",
+        id=report_id,
+        verdict=verdict,
+        **({"nothing": b""} if dropped else {}),
+    )
 
 
-def unapplied(tx: Transaction, allocation_ids: Sequence[AllocationId]) -> Sequence[StoredReport]:
-    """Judged reports about these allocations that no reservation took in yet, oldest first."""
+def unapplied(
+    tx: Transaction, allocation_ids: Sequence[AllocationId], after_id: int, limit: int
+) -> Sequence[StoredReport]:
+    """Judged reports about these allocations that no reservation took in yet, oldest first.
+
+    A page of at most ``limit``, behind the report with the id ``after_id``.
+    """
     found: list[StoredReport] = []
     for allocation_id in allocation_ids:
         rows = tx.all(
-            f"SELECT {_COLUMNS} FROM reports WHERE allocation_id = :id"
-            " AND verdict IS NOT NULL AND applied_ms IS NULL",
-            id=allocation_id,
+            f"SELECT {_COLUMNS} FROM reports WHERE allocation_id = :allocation_id"
+            " AND verdict IS NOT NULL AND applied_ms IS NULL AND id > :after_id"
+            " ORDER BY id LIMIT :limit",
+            allocation_id=allocation_id,
+            after_id=after_id,
+            limit=limit,
         )
-        found += [StoredReport(**{**row, "envelope": bytes(row["envelope"])}) for row in rows]
-    return sorted(found, key=lambda report: report.id)
+        found += [_stored(row) for row in rows]
+    return sorted(found, key=lambda report: report.id)[:limit]
+
+
+def envelope(tx: Transaction, report_id: int) -> bytes:
+    """The envelope of a report that counted, as received."""
+    row = tx.one("SELECT envelope FROM reports WHERE id = :id", id=report_id)
+    assert row is not None
+    return bytes(row["envelope"])
 
 
 def applied(tx: Transaction, report_ids: Sequence[int], now_ms: int) -> None:

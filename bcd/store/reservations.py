@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from bcd.model.errors import InvalidInput
 from bcd.model.ids import PoolId, ReservationId
 from bcd.model.reservation import (
     Condition,
@@ -193,15 +194,22 @@ class Filter:
 def page(
     tx: Transaction, wanted: Filter, after: ReservationId | None, limit: int
 ) -> Sequence[StoredReservation]:
-    """Newest first, drafts left out, at most ``limit`` rows older than ``after``."""
+    """Newest first, drafts left out, at most ``limit`` rows older than ``after``.
+
+    Raises InvalidInput when the tenant has no such reservation: an empty page would look like
+    the last one.
+    """
     before_seq = 1 << 62
     if after is not None:
         row = tx.one(
-            "SELECT seq FROM reservations WHERE id = :id AND tenant_id = :tenant_id",
+            "SELECT seq FROM reservations WHERE id = :id AND tenant_id = :tenant_id"
+            " AND state <> 'draft'",
             id=after,
             tenant_id=wanted.tenant_id,
         )
-        before_seq = 0 if row is None else row["seq"]
+        if row is None:
+            raise InvalidInput("cursor", "names no reservation of this tenant; list without one")
+        before_seq = row["seq"]
     rows = tx.all(
         "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND state <> 'draft'"
         " AND seq < :before_seq AND (:owner = '' OR owner = :owner)"

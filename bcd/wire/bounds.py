@@ -9,9 +9,13 @@ MAX_NODE_MESSAGE_BYTES = 1 << 20
 MAX_API_MESSAGE_BYTES = 1 << 20
 MAX_DEVICES = 1024
 MAX_ASSIGNMENTS = 1024
+# A report that names 1024 MIG instances takes 60 KB.
+MAX_REPORT_BYTES = 64 * 1024
 MAX_ID_BYTES = 256
 MAX_TEXT_BYTES = 1024
 MAX_NUMA_NODES = 1024
+# Of all NUMA nodes together; every one of 8192 CPUs by itself takes 40 KB.
+MAX_NUMA_CPULIST_BYTES = 64 * 1024
 
 NODE_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 20_000),

@@ -4,10 +4,10 @@ protobuf's own JSON writes 64-bit integers as strings and reports errors by prot
 and programs here see the same names and numbers in requests, answers and errors.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import msgspec
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
@@ -15,6 +15,8 @@ from bcd.model.errors import InvalidInput
 
 MAX_DOCUMENT_BYTES = 1 << 20
 _MAX_DEPTH = 16
+_MAX_DIGITS = 40
+_BYTE_ORDER_MARK = "\ufeff"  # some editors begin every file with it
 
 _INTEGERS = {
     FieldDescriptor.CPPTYPE_INT32: (-(1 << 31), (1 << 31) - 1),
@@ -61,16 +63,42 @@ def _single_out(field: _Field, value: Any, defaults: bool) -> Any:
 
 
 def parse_json(text: str | bytes, what: str) -> dict[str, Any]:
-    """Decode one JSON object of at most 1 MiB; raises InvalidInput naming ``what``."""
+    """Decode one JSON object of at most 1 MiB; raises InvalidInput naming ``what``.
+
+    A key that stands there twice is refused: one of the two is not what somebody meant.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        document: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in document:
+                raise InvalidInput(what, f"has the key {key[:64]} twice")
+            document[key] = value
+        return document
+
+    def constant(name: str) -> object:
+        raise InvalidInput(what, f"has {name}, which is not JSON")
+
     if len(text) > MAX_DOCUMENT_BYTES:
         raise InvalidInput(what, f"is larger than {MAX_DOCUMENT_BYTES} bytes")
     try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        plain = text if isinstance(text, str) else text.decode()
+        document = json.loads(
+            plain.removeprefix(_BYTE_ORDER_MARK),
+            object_pairs_hook=unique,
+            parse_int=_integer,
+            parse_constant=constant,
+        )
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(what, f"is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise InvalidInput(what, "is not a JSON object")
     return document
+
+
+def _integer(digits: str) -> int:
+    """The number, or one that is just as far out of range: its field says so, by name."""
+    return int(digits[:_MAX_DIGITS])
 
 
 def from_document(document: Mapping[str, Any], kind: type[_M]) -> _M:
@@ -90,7 +118,7 @@ def _fill(message: Message, document: Mapping[str, Any], path: str, depth: int) 
     for key, value in document.items():
         field = fields.get(key)
         if field is None:
-            raise InvalidInput(f"{path}{key}"[:256], "is not a known field")
+            raise InvalidInput(f"{path}{key}", "is not a known field")
         if value is not None:
             _set(message, field, value, f"{path}{key}", depth)
 

@@ -1,9 +1,9 @@
 """Inventory frames: what a node sends of its hardware, read within bounds (spec 6.6, 11.4)."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from bcd.model.cpuset import MalformedCpuList, format_cpulist, parse_cpulist
+from bcd.model.cpuset import MAX_ID, MalformedCpuList, format_cpulist, parse_cpulist
 from bcd.model.device import Device, DeviceClass, Health, HealthState
 from bcd.model.errors import InvalidInput
 from bcd.model.host import HostFacts, HugePagePool, Inventory, NumaNode
@@ -89,6 +89,8 @@ def decode_inventory(message: pb.Inventory) -> tuple[Inventory, tuple[str, ...]]
         raise InvalidInput("devices", f"has more than {bounds.MAX_DEVICES} entries")
     if len(message.host.numa_nodes) > bounds.MAX_NUMA_NODES:
         raise InvalidInput("host.numaNodes", f"has more than {bounds.MAX_NUMA_NODES} entries")
+    if sum(len(node.cpus) for node in message.host.numa_nodes) > bounds.MAX_NUMA_CPULIST_BYTES:
+        raise InvalidInput("host.numaNodes", "has longer CPU lists than any host")
     problems: list[str] = []
     host = _host_in(message.host, problems)
     devices = tuple(_device_in(device, i) for i, device in enumerate(message.devices))
@@ -98,6 +100,7 @@ def decode_inventory(message: pb.Inventory) -> tuple[Inventory, tuple[str, ...]]
 
 
 def _host_in(host: pb.Host, problems: list[str]) -> HostFacts:
+    ordered = sorted(host.numa_nodes, key=lambda node: node.id)
     return HostFacts(
         hostname=_text(host.hostname, "host.hostname"),
         boot_id=_text(host.boot_id, "host.bootId"),
@@ -110,13 +113,25 @@ def _host_in(host: pb.Host, problems: list[str]) -> HostFacts:
         numa_nodes=tuple(
             NumaNode(
                 node.id,
-                _cpus(node.cpus, f"CPUs of NUMA node {node.id}", problems),
+                cpus,
                 node.memory_bytes,
                 tuple(HugePagePool(p.page_bytes, p.total) for p in node.huge_pages[:16]),
             )
-            for node in sorted(host.numa_nodes, key=lambda node: node.id)
+            for node, cpus in zip(ordered, _numa_cpus(ordered, problems), strict=True)
         ),
     )
+
+
+def _numa_cpus(ordered: Sequence[pb.NumaNode], problems: list[str]) -> Iterator[frozenset[int]]:
+    """The CPUs of each NUMA node; no CPU is of two, so all together get one list's bound.
+
+    A kilobyte of lists could otherwise ask for every CPU a thousand times.
+    """
+    left = MAX_ID + 1
+    for node in ordered:
+        cpus = _cpus(node.cpus, f"CPUs of NUMA node {node.id}", problems, left)
+        left -= len(cpus)
+        yield cpus
 
 
 def _device_in(device: pb.Device, position: int) -> Device:
@@ -146,9 +161,9 @@ def _device_in(device: pb.Device, position: int) -> Device:
     )
 
 
-def _cpus(text: str, name: str, problems: list[str]) -> frozenset[int]:
+def _cpus(text: str, name: str, problems: list[str], at_most: int = MAX_ID + 1) -> frozenset[int]:
     try:
-        return parse_cpulist(text)
+        return parse_cpulist(text, at_most)
     except MalformedCpuList as error:
         problems.append(f"{name} read as empty: {error}")
         return frozenset()

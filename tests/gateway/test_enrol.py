@@ -1,6 +1,7 @@
 """Enrolments: carried to the placer and back, bounded on the way, refused with its reason."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -149,6 +150,30 @@ async def test_a_renewal_without_a_payload_or_with_too_much_is_refused(
     for request in (pb.RenewRequest(), big):
         assert (await refused(stub.Renew(request)))[0] == Reason.INVALID_INPUT
     assert await site.database.write(enrolments.claim, 10) == []
+
+
+@pytest.mark.parametrize("name", ["Enroll", "Renew"])
+async def test_bytes_that_are_no_message_are_the_callers_mistake_and_fill_no_log(
+    site: Site, gateway: Gateway, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    credentials = grpc.ssl_channel_credentials(site.authority.gateway().bundle_pem)
+    target = f"127.0.0.1:{gateway.enrolment_port}"
+    async with grpc.aio.secure_channel(target, credentials) as channel:
+        method: Any = channel.unary_unary(f"/bcd.wire.node.v1.EnrollmentService/{name}")
+        caplog.clear()
+        for _ in range(3):
+            assert (await refused(method(b"\xff\xff")))[0] is Reason.INVALID_INPUT
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
+
+
+async def test_refusals_without_number_are_a_few_lines_in_the_log(
+    stub: Any, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(100):
+        await refused(stub.Enroll(pb.EnrollRequest()))
+    lines = [r for r in caplog.records if r.getMessage() == "enrolment refused"]
+    assert 20 <= len(lines) <= 40
+    assert gateway.counters["enrolments_refused"] == 100
 
 
 async def test_a_message_over_the_limit_is_refused_before_it_is_read(site: Site, stub: Any) -> None:

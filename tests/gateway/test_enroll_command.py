@@ -138,3 +138,18 @@ async def test_a_placer_under_another_ca_is_not_given_the_token(
     assert done.code == 1
     assert "Traceback" not in done.err
     assert api.tokens == []
+
+
+@pytest.mark.parametrize("blocked", ["state", "state/credentials.pem"])
+async def test_a_certificate_that_could_not_be_saved_is_not_asked_for(
+    api: PlacerApi, tmp_path: Path, blocked: str
+) -> None:
+    if blocked == "state":
+        (tmp_path / "state").touch()
+    else:
+        (tmp_path / blocked).mkdir(parents=True)
+    done = await enroll(tmp_path, api)
+    assert done.code == 1
+    assert f"{tmp_path}/state: cannot be written" in done.err
+    assert "Traceback" not in done.err
+    assert api.seen == []

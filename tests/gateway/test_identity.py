@@ -10,7 +10,7 @@ from cryptography import x509
 
 from bcd.gateway.enrol import Relay
 from bcd.gateway.identity import Identity, credentials_of
-from bcd.model.errors import AccessDenied, BrokenFile, InvalidInput
+from bcd.model.errors import AccessDenied, BadConfiguration, BrokenFile, InvalidInput
 from bcd.model.units import DAY_MS, HOUR_MS
 from bcd.signing import keys
 from bcd.signing.certificates import (
@@ -22,7 +22,7 @@ from bcd.signing.certificates import (
 )
 from bcd.signing.envelope import PayloadType, opens
 from bcd.signing.keyfile import load_credentials, save_credentials
-from bcd.store import certificates
+from bcd.store import certificates, enrolments
 from bcd.store.enrolments import Answer, Enrolment
 from bcd.wire.node.v1 import enrollment_pb2 as pb
 from tests.authority import Authority, now_ms
@@ -188,3 +188,22 @@ def test_a_damaged_credentials_file_is_named_with_the_remedy(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(BrokenFile, match=r"credentials\.pem.*bcd-gateway enroll"):
         Identity.load(tmp_path)
+
+
+@pytest.mark.parametrize("blocked", ["state", "state/credentials.pem"])
+def test_what_stands_in_the_credentials_place_is_named(tmp_path: Path, blocked: str) -> None:
+    if blocked == "state":
+        (tmp_path / "state").touch()
+    else:
+        (tmp_path / blocked).mkdir(parents=True)
+    with pytest.raises(BrokenFile, match=r"state/credentials\.pem: cannot be read"):
+        Identity.load(tmp_path / "state")
+
+
+async def test_a_renewal_that_could_not_be_saved_is_not_asked_for(site: Site) -> None:
+    identity = Identity.load(site.folder)
+    site.folder.rename(site.folder.with_name("away"))
+    site.folder.touch()
+    with pytest.raises(BadConfiguration, match="cannot be written"):
+        await identity.renew(Relay(site.gateway_database, 5_000), now_ms())
+    assert await site.database.write(enrolments.claim, 10) == []

@@ -1,7 +1,10 @@
 """Inventories: kept as received when they are what they say they are, else the old one stays."""
 
+import asyncio
+import contextlib
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from bcd.gateway.server import Gateway
@@ -127,4 +130,34 @@ async def test_a_cpulist_out_of_bounds_is_kept_for_the_placer_to_report(
     frame = encode_inventory(INVENTORY)
     frame.host.online_cpus = "0-99999"
     await send(node, rehashed(frame))
+    await stored(site, node, frame.hash)
+
+
+async def test_a_flood_of_inventories_ends_the_session(
+    new_node: Connect, site: Site, gateway: Gateway
+) -> None:
+    node = await new_node()
+    await node.welcome()
+    frame = encode_inventory(INVENTORY)
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        for _ in range(1000):
+            await send(node, frame)
+
+    async def is_gone() -> bool:
+        return gateway.connected == 0
+
+    await until(is_gone)
+    assert gateway.counters["goaway_overloaded"] == 1
+    assert gateway.counters["frames_inventory"] < 100
+
+
+async def test_an_inventory_with_every_change_of_a_busy_minute_is_taken(
+    new_node: Connect, site: Site
+) -> None:
+    node = await new_node()
+    await node.welcome()
+    for number in range(60):
+        host = replace(INVENTORY.host, hostname=str(number))
+        frame = encode_inventory(replace(INVENTORY, host=host))
+        await send(node, frame)
     await stored(site, node, frame.hash)

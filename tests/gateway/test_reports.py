@@ -1,20 +1,26 @@
 """Reports on their way up: stored as received, acknowledged after the commit, never judged."""
 
+import uuid
 from dataclasses import dataclass, replace
 
 import pytest
 
+from bcd.gateway.reports import read_report
+from bcd.gateway.server import Gateway
 from bcd.model.ids import AllocationId, NodeId
 from bcd.model.report import Bound, Released, Report
 from bcd.signing import keys
 from bcd.signing.envelope import PayloadType, seal
 from bcd.store import reports
-from bcd.store.reports import StoredReport
+from bcd.store.database import Transaction
+from bcd.store.reports import Received, StoredReport
+from bcd.wire import bounds
 from bcd.wire.node.v1 import envelope_pb2
 from bcd.wire.node.v1 import gateway_pb2 as pb
 from bcd.wire.report import encode_report
 from tests.gateway.conftest import Connect, Site
 from tests.gateway.node import TestNode
+from tests.gateway.waiting import until
 from tests.store.world import make_allocation, make_draft, new_id
 
 KEY = keys.generate_key()
@@ -202,3 +208,47 @@ async def test_what_a_node_sent_before_its_goodbye_is_stored(holder: Holder, sit
 async def test_outcomes_of_every_kind_are_stored(holder: Holder, site: Site) -> None:
     report = replace(holder.report(2), outcome=Released(slice_empty=False))
     assert (await holder.answer(sealed(report))).status == STORED
+
+
+async def test_a_report_over_the_bound_is_rejected_by_its_number(
+    holder: Holder, site: Site
+) -> None:
+    large = sealed(holder.report(3))
+    large.signature += b"x" * bounds.MAX_REPORT_BYTES
+    ack = await holder.answer(large)
+    assert (ack.number, ack.key_id, ack.status) == (3, large.key_id, REJECTED)
+    assert "larger than" in ack.reason
+    assert await on_record(site, holder) == []
+
+
+async def test_the_largest_report_that_a_daemon_makes_is_stored(holder: Holder) -> None:
+    names = tuple(f"bcd.dev/gpu.mig=MIG-{uuid.uuid4()}" for _ in range(bounds.MAX_DEVICES))
+    largest = replace(holder.report(1), outcome=Bound(names, "/run/bcd/allocations/x.env"))
+    assert (await holder.answer(sealed(largest))).status == STORED
+
+
+async def test_a_report_without_room_is_not_acknowledged_and_the_session_goes_on(
+    holder: Holder, site: Site, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The node sends again what is not acknowledged; only the placer's verdicts make room."""
+
+    def fill(tx: Transaction) -> None:
+        for number in range(reports.MAX_UNJUDGED):
+            received = read_report(holder.node.node_id, sealed(holder.report(number)))
+            assert isinstance(received, Received)
+            assert reports.store(tx, holder.node.epoch, received) == "stored"
+
+    await site.database.write(fill)
+    for number in range(2_000, 2_010):
+        await holder.send(sealed(holder.report(number)))
+
+    async def put_off() -> bool:
+        return gateway.counters["reports_put_off"] == 10
+
+    await until(put_off)
+    lines = [r for r in caplog.records if "put off" in r.getMessage()]
+    assert len(lines) == 1
+    (first, *_) = await on_record(site, holder)
+    await site.database.write(reports.judge, first.id, "unsigned report")
+    ack = await holder.answer(sealed(holder.report(2_000)))
+    assert (ack.number, ack.status) == (2_000, STORED)

@@ -7,10 +7,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from bcd.model.errors import BrokenFile
+from bcd.model.errors import BadConfiguration, BrokenFile
 from bcd.signing import keys
 from bcd.signing.certificates import Role, to_pem
-from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials, save_credentials
+from bcd.signing.keyfile import (
+    CREDENTIALS,
+    Credentials,
+    load_credentials,
+    prepare_folder,
+    save_credentials,
+)
 from tests.authority import Authority
 
 REMEDY = "run: bcd enroll"
@@ -125,3 +131,32 @@ def test_a_new_file_replaces_the_old_one_whole(tmp_path: Path) -> None:
     saved(tmp_path)
     second = saved(tmp_path)
     assert load_credentials(tmp_path, REMEDY).key_pem == second.key_pem
+
+
+def test_a_folder_in_the_files_place_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / CREDENTIALS).mkdir()
+    with pytest.raises(BrokenFile, match=rf"{CREDENTIALS}: cannot be read \(Is a dir.*{REMEDY}"):
+        load_credentials(tmp_path, REMEDY)
+
+
+def test_a_file_in_the_folders_place_is_named_with_another_remedy(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(BrokenFile, match=rf"state/{CREDENTIALS}.*name another folder"):
+        load_credentials(tmp_path / "state", REMEDY)
+
+
+def test_a_folder_is_made_and_tried_out_without_a_trace(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "state"
+    prepare_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    saved(folder)
+    prepare_folder(folder)
+    assert [entry.name for entry in folder.iterdir()] == [CREDENTIALS]
+
+
+def test_a_folder_that_cannot_take_credentials_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "blocked" / CREDENTIALS).mkdir(parents=True)
+    for folder in ("file", "file/state", "blocked"):
+        with pytest.raises(BadConfiguration, match=rf"{folder}: cannot be written"):
+            prepare_folder(tmp_path / folder)

@@ -101,20 +101,20 @@ async def test_a_judged_report_waits_until_it_is_taken_in(database: Database) ->
     (node,) = await database.write(make_reporters)
     for number in (1, 2):
         await database.write(reports.store, node.epoch, node.report(number))
-    assert list(await database.read(reports.unapplied, [node.allocation_id])) == []
+    assert list(await database.read(reports.unapplied, [node.allocation_id], 0, 10)) == []
     for report, verdict in zip(
         await database.write(reports.unjudged, node.node_id, 10),
         (COUNTED, "replayed"),
         strict=True,
     ):
         await database.write(reports.judge, report.id, verdict)
-    waiting = await database.read(reports.unapplied, [node.allocation_id])
+    waiting = await database.read(reports.unapplied, [node.allocation_id], 0, 10)
     assert [(report.number, report.verdict) for report in waiting] == [
         (1, COUNTED),
         (2, "replayed"),
     ]
     await database.write(reports.applied, [waiting[0].id], 5)
-    waiting = await database.read(reports.unapplied, [node.allocation_id])
+    waiting = await database.read(reports.unapplied, [node.allocation_id], 0, 10)
     assert [report.number for report in waiting] == [2]
 
 
@@ -140,3 +140,51 @@ async def test_only_judged_reports_are_pruned(database: Database) -> None:
     assert await database.write(reports.prune, 1 << 50) == 1
     (left,) = await database.write(reports.unjudged, node.node_id, 10)
     assert left.number == 2
+
+
+async def test_a_rejected_report_keeps_no_envelope_and_is_still_known(database: Database) -> None:
+    (node,) = await database.write(make_reporters)
+    for number in (1, 2):
+        await database.write(reports.store, node.epoch, node.report(number))
+    first, second = await database.write(reports.unjudged, node.node_id, 10)
+    await database.write(reports.judge, first.id, "bad signature")
+    await database.write(reports.judge, second.id, COUNTED)
+    found = await database.read(reports.unapplied, [node.allocation_id], 0, 10)
+    assert [report.envelope for report in found] == [b"", b"envelope 2"]
+    assert await database.read(reports.envelope, second.id) == b"envelope 2"
+    assert await database.write(reports.store, node.epoch, node.report(1)) == "stored"
+    assert list(await database.write(reports.unjudged, node.node_id, 10)) == []
+
+
+async def test_reports_to_take_in_come_in_pages_over_all_allocations(database: Database) -> None:
+    one, two = await database.write(make_reporters, 2)
+    for number in range(5):
+        for node in (one, two):
+            await database.write(reports.store, node.epoch, node.report(number))
+    for node in (one, two):
+        for report in await database.write(reports.unjudged, node.node_id, 10):
+            await database.write(reports.judge, report.id, COUNTED)
+    both, seen = [one.allocation_id, two.allocation_id], [0]
+    while page := await database.read(reports.unapplied, both, seen[-1], 3):
+        assert len(page) <= 3
+        seen += [report.id for report in page]
+    assert len(seen) == len(set(seen)) == 11
+    assert seen == sorted(seen)
+
+
+async def test_reports_of_a_node_find_no_room_until_earlier_ones_are_judged(
+    database: Database,
+) -> None:
+    one, two = await database.write(make_reporters, 2)
+
+    def fill(tx: Transaction) -> set[str]:
+        numbers = range(reports.MAX_UNJUDGED)
+        return {reports.store(tx, one.epoch, one.report(number)) for number in numbers}
+
+    assert await database.write(fill) == {"stored"}
+    late = one.report(reports.MAX_UNJUDGED)
+    assert await database.write(reports.store, one.epoch, late) == "no-room"
+    assert await database.write(reports.store, two.epoch, two.report(1)) == "stored"
+    (first,) = await database.write(reports.unjudged, one.node_id, 1)
+    await database.write(reports.judge, first.id, "unsigned report")
+    assert await database.write(reports.store, one.epoch, late) == "stored"

@@ -7,6 +7,7 @@ import pytest
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
+from bcd.model.errors import InvalidInput
 from bcd.model.ids import ReservationId
 from bcd.model.reservation import Condition, HoldBinding, OperationState, State, Window
 from bcd.store import allocations, reservations
@@ -139,12 +140,15 @@ async def test_pages_are_filtered_by_owner_state_and_pool(database: Database) ->
         assert [row.id for row in page] == found
 
 
-async def test_a_cursor_of_another_tenant_shows_nothing_of_theirs(database: Database) -> None:
+async def test_a_cursor_that_names_nothing_of_the_tenant_is_refused(database: Database) -> None:
     pool_id = await database.write(make_pool)
     one = await database.write(make_draft, pool_id)
     await database.write(change, one, State.PENDING)
-    foreign = Filter(tenant_id="other")
-    assert list(await database.read(reservations.page, foreign, one, 200)) == []
+    draft = await database.write(make_draft, pool_id)
+    unknown = ReservationId("rsv_" + "a" * 52)
+    for tenant, cursor in (("other", one), (TENANT, draft), (TENANT, unknown)):
+        with pytest.raises(InvalidInput, match="cursor: names no reservation of this tenant"):
+            await database.read(reservations.page, Filter(tenant_id=tenant), cursor, 200)
 
 
 async def test_pending_reservations_wait_oldest_first(database: Database) -> None:

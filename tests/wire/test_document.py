@@ -1,5 +1,7 @@
 """The JSON codec: lower camel case, numbers as numbers, strict in names, types and ranges."""
 
+import json
+import time
 from typing import Any
 
 import pytest
@@ -144,6 +146,64 @@ def test_deep_and_large_texts_are_refused() -> None:
 
 def test_text_of_a_byte_too_many_is_measured_in_bytes() -> None:
     assert parse_json('{"a": "ä"}', "x") == {"a": "ä"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"count": 1, "count": 8}', "count"),
+        ('{"devices": [{"class": "gpu", "count": 1, "count": 1}]}', "count"),
+        ('{"labels": {"a": "x", "b": "y", "a": "z"}}', "a"),
+        ('{"\\u001b[2J": 1, "\\u001b[2J": 2}', "\\x1b[2J"),
+    ],
+)
+def test_a_key_twice_is_refused_by_its_name(text: str, key: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_json(text, "request.json")
+    assert (caught.value.field, caught.value.rule) == (
+        "request.json",
+        f"has the key {key} twice",
+    )
+
+
+def test_many_keys_cost_little() -> None:
+    many = {f"key{number}": "x" * 20 for number in range(20_000)}
+    assert parse_json(json.dumps(many), "x") == many
+    twice = json.dumps(many)[:-1] + ', "key19999": 1}'
+    start = time.process_time()
+    with pytest.raises(InvalidInput, match="key19999"):
+        parse_json(twice, "x")
+    assert time.process_time() - start < 1
+
+
+def test_a_byte_order_mark_is_no_part_of_the_document() -> None:
+    for text in ("\ufeff{}", "\ufeff{}".encode()):
+        assert parse_json(text, "x") == {}
+    with pytest.raises(InvalidInput, match="is not JSON"):
+        parse_json("{}".encode("utf-16"), "x")
+
+
+@pytest.mark.parametrize("digits", [20, 100, 10_000])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_of_any_length_is_refused_by_its_field(digits: int, sign: str) -> None:
+    document = parse_json(f'{{"devices": [{{"count": {sign}{"9" * digits}}}]}}', "x")
+    error = refused(document)
+    assert (error.field, error.rule) == ("devices[0].count", "must be an integer within range")
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_in_json_is_said_so(text: str) -> None:
+    with pytest.raises(InvalidInput, match=f"has {text}"):
+        parse_json(f'{{"start": {text}}}', "x")
+
+
+@pytest.mark.parametrize("key", ["\x1b[2J", "a\nb", "nul\0", "\u202ered", "\ud800"])
+def test_a_quoted_name_does_not_reach_the_terminal_raw(key: str) -> None:
+    for document in ({key: 1}, {"devices": [{key: 1}]}, {"gang": {key: 1}}):
+        error = refused(document)
+        assert error.message.isprintable()
+        assert error.field.isprintable()
+        assert key not in error.message
 
 
 @given(

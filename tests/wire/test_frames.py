@@ -1,6 +1,7 @@
 """Frames between nodes and placers: what is written reads the same, what is hostile is refused."""
 
 import contextlib
+import time
 from collections.abc import Callable
 
 import pytest
@@ -143,6 +144,37 @@ def test_cpulists_out_of_bounds_read_as_empty_and_are_named() -> None:
         "CPUs of NUMA node 3",
     ]
     assert len(inventory.devices) == 1
+
+
+def test_numa_nodes_share_the_cpus_of_one_host() -> None:
+    """A frame of 13 KB must not become a gigabyte."""
+    frame = inventory_pb2.Inventory()
+    for number in range(bounds.MAX_NUMA_NODES):
+        frame.host.numa_nodes.add(id=number, cpus="0-8191")
+    start = time.process_time()
+    inventory, problems = decode_inventory(frame)
+    assert time.process_time() - start < 0.2
+    assert [len(node.cpus) for node in inventory.host.numa_nodes] == [8192] + [0] * 1023
+    assert len(problems) == 1023
+    assert problems[0].startswith("CPUs of NUMA node 1 read as empty: more than 0 ids")
+
+
+def test_a_host_of_the_largest_size_is_read_whole() -> None:
+    """Every NUMA node has as many CPUs as there can be, in lists without a single range."""
+    frame = inventory_pb2.Inventory()
+    for number in range(8):
+        cpus = ",".join(str(cpu) for cpu in range(number, 8192, 8))
+        frame.host.numa_nodes.add(id=number, cpus=cpus)
+    inventory, problems = decode_inventory(frame)
+    assert [len(node.cpus) for node in inventory.host.numa_nodes] == [1024] * 8
+    assert problems == ()
+
+
+def test_cpulists_that_are_long_together_are_refused() -> None:
+    frame = inventory_pb2.Inventory()
+    for number in range(31):
+        frame.host.numa_nodes.add(id=number, cpus=",".join(["0-8191:1/2"] * 2900))
+    refused(lambda: decode_inventory(frame), "host.numaNodes")
 
 
 def assignment(**changes: object) -> desired_pb2.Assignment:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _OWN = resources.files("bcd.placer.admission").joinpath("policies")
 _MAX_POLICY_BYTES = 1 << 20
 _MAX_NESTING = 100
+_NAMED_RULES = 5
 _AMOUNTS = frozenset({"gpus", "duration"})
 # A cap is named when the decision turns with this one attribute at its most modest value.
 _MODEST: Mapping[str, Mapping[str, object]] = {
@@ -68,14 +69,17 @@ class Denied:
         if self.broken:
             return "a policy could not be evaluated; ask an administrator to look at the log"
         parts = []
-        if self.rules:
-            parts.append(f"forbidden by {', '.join(self.rules)}")
         amounts = [cap for cap in self.caps if cap in _AMOUNTS]
         kinds = [cap for cap in self.caps if cap not in _AMOUNTS]
         if amounts:
             parts.append(f"over the cap on {', '.join(amounts)}")
         if kinds:
             parts.append(f"other {', '.join(kinds)} might pass")
+        if self.rules:
+            named = sorted(self.rules)[:_NAMED_RULES]
+            more = len(self.rules) - len(named)
+            also = f" and {more} more" if more else ""
+            parts.append(f"forbidden by {', '.join(named)}{also}")
         return "; ".join(parts) or "no policy permits it"
 
 

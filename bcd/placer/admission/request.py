@@ -20,11 +20,11 @@ from bcd.model.device import DeviceClass
 from bcd.model.errors import InvalidInput, Unsupported
 from bcd.model.ids import PoolId, ReservationId, parse_type_id
 from bcd.model.reservation import DeviceAsk, Request, Topology
+from bcd.model.texts import check_text
 from bcd.model.units import parse_duration_ms
 
 MAX_WAIT_MS = 30_000
 _BINDINGS = ("hold", "kubernetes", "node", "instance")
-_MAX_TEXT_BYTES = 256
 
 
 class _Strict(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -127,29 +127,20 @@ def _ask(device: _DeviceInput) -> DeviceAsk:
 
 
 def _refuse_unsound_texts(given: _CreateInput) -> None:
-    """Bytes, not characters, are bounded (spec 2.5); no database stores a NUL or half a character.
+    """Refuse names that break their rule.
 
     The pool's id, the duration and the binding have forms of their own, checked elsewhere.
     """
     for field, name in (("tenantId", given.tenant_id), ("idempotencyKey", given.idempotency_key)):
-        _require_text(field, name, empty=False)
+        check_text(field, name)
     if given.node is not None:
-        _require_text("node.profileId", given.node.profile_id, empty=False)
+        check_text("node.profileId", given.node.profile_id)
     for position, device in enumerate(given.devices):
-        _require_text(f"devices[{position}].model", device.model)
-        _require_text(f"devices[{position}].profile", device.profile)
+        check_text(f"devices[{position}].model", device.model, empty=True)
+        check_text(f"devices[{position}].profile", device.profile, empty=True)
     for key, value in given.labels.items():
-        _require_text("labels", key, empty=False)
-        _require_text(f"labels.{key}", value)
-
-
-def _require_text(field: str, text: str, *, empty: bool = True) -> None:
-    if not text and not empty:
-        raise InvalidInput(field, "must not be empty")
-    if not text.isprintable():
-        raise InvalidInput(field, "must have printable characters only")
-    if len(text.encode()) > _MAX_TEXT_BYTES:
-        raise InvalidInput(field, f"must be at most {_MAX_TEXT_BYTES} bytes")
+        check_text("labels", key)
+        check_text(f"labels.{key}", value, empty=True)
 
 
 def _refuse_unsupported(given: _CreateInput) -> None:
@@ -175,8 +166,6 @@ def _refuse_unsupported(given: _CreateInput) -> None:
 _AT = re.compile(r"(.*) - at `(?:key` in `)?\$\.?(.*)`\Z", re.DOTALL)
 _NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
 _ENUMS: Mapping[str, type[StrEnum]] = {"class": DeviceClass, "topology": Topology}
-# A status travels in a header of 8 KiB, percent-encoded.
-_MAX_FIELD = 256
 _MAX_RULE = 200
 
 
@@ -191,7 +180,7 @@ def _invalid(message: str) -> InvalidInput:
     if named:
         path = f"{path}.{named[2]}" if path else named[2]
         rule = "is not a known field" if "unknown" in named[1] else "is required"
-    return InvalidInput(path[:_MAX_FIELD], rule[:_MAX_RULE])
+    return InvalidInput(path, rule[:_MAX_RULE])
 
 
 def request_hash(request: Request) -> str:

@@ -6,6 +6,7 @@ from bcd.model.caller import Caller
 from bcd.model.device import DeviceClass
 from bcd.model.errors import AccessDenied, InvalidInput, Unsupported
 from bcd.model.pool import MAX_TURNAROUND_MS, PlacerKind, PoolPolicy
+from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge, require_admin
 from bcd.store import pools, quotas
 from bcd.store.database import Database, Transaction
@@ -16,13 +17,6 @@ from bcd.wire.compute.v1 import admin_pb2_grpc
 
 MAX_QUOTA = 1 << 40
 _RESOURCES = (*DeviceClass, "vcpu", "memoryGiB")
-
-
-def bounded(field: str, text: str) -> str:
-    """A required short text; raises InvalidInput naming the field."""
-    if not 0 < len(text) <= 256 or not text.isprintable():
-        raise InvalidInput(field, "must have 1 to 256 printable characters")
-    return text
 
 
 def require_tenant(caller: Caller, tenant_id: str) -> None:
@@ -43,9 +37,9 @@ class PoolCalls:
         """Add a pool of a tenant."""
         require_admin(caller)
         policy = _policy(request.policy)
-        name = bounded("name", request.name)
-        tenant_id = bounded("tenantId", request.tenant_id)
-        region = bounded("region", request.region)
+        name = check_text("name", request.name)
+        tenant_id = check_text("tenantId", request.tenant_id)
+        region = check_text("region", request.region)
         pool = await self.database.write(pools.create, name, tenant_id, region, policy)
         return pb.CreatePoolResponse(pool=_encode(pool, pools.Usage()))
 
@@ -67,7 +61,7 @@ class PoolCalls:
             raise InvalidInput("resource", f"must be one of {', '.join(_RESOURCES)}")
         quota = await self.database.write(
             quotas.set_ceiling,
-            bounded("tenantId", request.tenant_id),
+            check_text("tenantId", request.tenant_id),
             request.resource,
             request.limit,
         )

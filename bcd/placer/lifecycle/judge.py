@@ -5,8 +5,9 @@ which gets the reservations as claims.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bcd.model.ids import NodeId, ReservationId
+from bcd.model.ids import AllocationId, NodeId, ReservationId
 from bcd.model.report import Rejection, Report
 from bcd.model.reservation import TERMINAL
 from bcd.placer.lifecycle import apply, attestation
@@ -19,25 +20,58 @@ from bcd.store.work import Claim
 JUDGED_AT_ONCE = 64
 
 
-def judge_node(tx: Transaction, node_id: NodeId) -> tuple[int, Sequence[Claim]]:
-    """Judge up to 64 of a node's reports; returns how many there were, and what to work on now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A report that does not count; the reservation is empty for an allocation of nobody here."""
+
+    node_id: NodeId
+    allocation_id: AllocationId
+    reservation_id: str
+    reason: Rejection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a batch came to: how many reports it had, what to work on now, what was rejected."""
+
+    count: int
+    claims: Sequence[Claim]
+    rejected: Sequence[Rejected]
+
+
+def judge_node(tx: Transaction, node_id: NodeId) -> Judged:
+    """Judge up to 64 of a node's reports."""
     batch = reports.unjudged(tx, node_id, JUDGED_AT_ONCE)
     now_ms = tx.now_ms()
     concerned: dict[ReservationId, None] = {}
+    rejected: list[Rejected] = []
+
+    def reject(stored: StoredReport, reason: Rejection, reservation_id: str = "") -> None:
+        reports.judge(tx, stored.id, reason)
+        rejected.append(
+            Rejected(
+                node_id=node_id,
+                allocation_id=stored.allocation_id,
+                reservation_id=reservation_id,
+                reason=reason,
+            )
+        )
+
     for stored in batch:
         allocation = allocations.get(tx, stored.allocation_id)
         if allocation is None or allocation.node_id != node_id:
-            reports.judge(tx, stored.id, Rejection.NOT_THIS_ALLOCATION)
+            reject(stored, Rejection.NOT_THIS_ALLOCATION)
             continue
         outcome = _verdict(tx, stored, allocation, now_ms)
         if isinstance(outcome, Report):
             reports.judge(tx, stored.id, COUNTED)
             reports.raise_number(tx, node_id, stored.key_id, outcome.number)
         else:
-            reports.judge(tx, stored.id, outcome)
+            reject(stored, outcome, allocation.reservation_id)
         if _tell(tx, stored, allocation, outcome):
             concerned[allocation.reservation_id] = None
-    return len(batch), [work.take(tx, reservation_id, now_ms) for reservation_id in concerned]
+    claims = [work.take(tx, reservation_id, now_ms) for reservation_id in concerned]
+    return Judged(count=len(batch), claims=claims, rejected=rejected)
 
 
 def _verdict(

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bcd.model.ids import NodeId, ReservationId
+from bcd.model.ids import AllocationId, NodeId, ReservationId
 from bcd.model.report import Bound, Failed, Report
 from bcd.model.reservation import TERMINAL, HoldBinding, State
 from bcd.placer.lifecycle import apply
@@ -35,6 +35,7 @@ from bcd.store.work import Claim
 from bcd.wire.report import decode_report
 
 _MAX_STEPS = 8
+_PAGE = 64  # reports, of up to 64 KiB each
 _LIVE = frozenset({State.PLACED, State.BINDING, State.ACTIVE})
 
 
@@ -123,7 +124,7 @@ def _take_in_reports(hand: Hand, row: StoredReservation) -> _Taken:
         return _Taken(row)
     failures: dict[str, str] = {}
     mine = {a.id: a for a in allocations.live(hand.tx, row.id)}
-    found = reports.unapplied(hand.tx, tuple(mine))
+    found = _judged(hand.tx, tuple(mine))
     bound_before = _bound(mine.values())
     for stored, report in _as_signed(found):
         allocation = mine[stored.allocation_id]
@@ -133,18 +134,35 @@ def _take_in_reports(hand: Hand, row: StoredReservation) -> _Taken:
             failures[allocation.id] = failure
         elif after.state is AllocationState.BOUND:
             failures.pop(allocation.id, None)
-    reports.applied(hand.tx, [stored.id for stored in found], hand.held.now_ms)
+    reports.applied(hand.tx, [stored.id for stored, _ in found], hand.held.now_ms)
     if found and row.state is State.ACTIVE and _bound(mine.values()) != bound_before:
         row = reservations.save(hand.tx, row)  # the bindings that the API shows changed
     return _Taken(row, tuple(mine.values()), failures)
 
 
-def _as_signed(found: Sequence[StoredReport]) -> Sequence[tuple[StoredReport, Report | None]]:
-    """Reports with their signed bodies, None for rejected ones; a key's own in its own order.
+_Opened = tuple[StoredReport, Report | None]
+
+
+def _judged(tx: Transaction, allocation_ids: Sequence[AllocationId]) -> Sequence[_Opened]:
+    """Reports that wait to be taken in, with their signed bodies, None for rejected ones.
+
+    Read in pages and kept without their envelopes, which may be much larger than what they say.
+    """
+    opened: list[_Opened] = []
+    last_id = 0
+    while True:
+        page = reports.unapplied(tx, allocation_ids, last_id, _PAGE)
+        opened += [(replace(stored, envelope=b""), _body(stored)) for stored in page]
+        if len(page) < _PAGE:
+            return opened
+        last_id = page[-1].id
+
+
+def _as_signed(opened: Sequence[_Opened]) -> Sequence[_Opened]:
+    """The same reports, those of a key in that key's order.
 
     A gateway chooses the order and the numbers of its rows, but not the numbers that were signed.
     """
-    opened = [(stored, _body(stored)) for stored in found]
     of_key: defaultdict[str, list[tuple[StoredReport, Report]]] = defaultdict(list)
     for stored, report in opened:
         if report is not None:
@@ -183,7 +201,7 @@ def _outcome(
                 env_file=env_file,
                 cgroup_parent=cgroup_parent,
             )
-            allocations.bind(tx, allocation.id, binding, _evidence(stored))
+            allocations.bind(tx, allocation.id, binding, _evidence(tx, stored))
             return replace(allocation, state=AllocationState.BOUND), ""
         case Failed(reason, message):
             return _lose(tx, allocation), f"{reason}: {message}" if message else reason
@@ -191,10 +209,11 @@ def _outcome(
             return _lose(tx, allocation), ""
 
 
-def _evidence(stored: StoredReport) -> Evidence:
-    envelope = parse_envelope(stored.envelope)
+def _evidence(tx: Transaction, stored: StoredReport) -> Evidence:
+    frame = reports.envelope(tx, stored.id)
+    envelope = parse_envelope(frame)
     assert envelope is not None
-    return Evidence(stored.envelope, envelope.key_id, envelope.signature)
+    return Evidence(frame, envelope.key_id, envelope.signature)
 
 
 def _lose(tx: Transaction, allocation: Allocation) -> Allocation:

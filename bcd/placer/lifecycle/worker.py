@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from bcd.model.errors import BcdError
 from bcd.model.ids import NodeId
-from bcd.placer.lifecycle.judge import JUDGED_AT_ONCE, judge_node
+from bcd.model.pace import Pace
+from bcd.model.report import Rejection
+from bcd.placer.lifecycle.judge import JUDGED_AT_ONCE, Rejected, judge_node
 from bcd.placer.lifecycle.pending import Rest, retry_pending
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.loops import each
@@ -18,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 32
 _MAX_BACKOFF_MS = 60_000
+# Of rejected reports, for each node.
+_LINES_AT_ONCE = 5
+_LINE_INTERVAL_S = 60.0
 
 
 class Worker:
@@ -26,6 +32,8 @@ class Worker:
     def __init__(self, database: Database, reconciler: Reconciler) -> None:
         self._database = database
         self._reconciler = reconciler
+        self._lines: dict[NodeId, Pace] = {}
+        self._untold: Counter[NodeId] = Counter()
 
     async def work_pass(self) -> float | None:
         """Work on what is due now; returns seconds until the next moment."""
@@ -71,10 +79,34 @@ class Worker:
         return None
 
     async def _judge(self, node_id: NodeId) -> None:
-        judged = JUDGED_AT_ONCE
-        while judged == JUDGED_AT_ONCE:
-            judged, claims = await self._database.write(judge_node, node_id)
-            await asyncio.gather(*(self._work_on(claim) for claim in claims))
+        count = JUDGED_AT_ONCE
+        while count == JUDGED_AT_ONCE:
+            judged = await self._database.write(judge_node, node_id)
+            count = judged.count
+            for rejected in judged.rejected:
+                self._tell(rejected)
+            await asyncio.gather(*(self._work_on(claim) for claim in judged.claims))
+
+    def _tell(self, rejected: Rejected) -> None:
+        """One line, but of a node that floods only how many more there were."""
+        node_id = rejected.node_id
+        pace = self._lines.setdefault(node_id, Pace(_LINES_AT_ONCE, _LINE_INTERVAL_S))
+        if not pace.allows(asyncio.get_running_loop().time()):
+            self._untold[node_id] += 1
+            return
+        # A gateway that stopped may send again what was stored: nothing is lost by it.
+        expected = rejected.reason is Rejection.REPLAYED
+        logger.log(
+            logging.INFO if expected else logging.WARNING,
+            "report rejected",
+            extra={
+                "node_id": node_id,
+                "allocation_id": rejected.allocation_id,
+                "reservation_id": rejected.reservation_id,
+                "reason": rejected.reason.value,
+                "untold_before": self._untold.pop(node_id, 0),
+            },
+        )
 
 
 def _claim(tx: Transaction) -> tuple[Sequence[Claim], float]:

@@ -108,11 +108,7 @@ class Authority:
         self, subject: tuple[Role, str], csr: bytes, now_ms: int, names: tuple[str, ...] = ()
     ) -> Issued:
         """Issue a leaf for a request; raises ValueError when the request is not sound."""
-        try:
-            key = key_of_csr(csr)
-        except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
-            raise ValueError("request is of a kind that is not known here") from error
-        return self.issue(subject, key, now_ms, names)
+        return self.issue(subject, requested_key(csr), now_ms, names)
 
     def credentials_for(
         self, subject: tuple[Role, str], now_ms: int, names: tuple[str, ...] = ()
@@ -121,6 +117,14 @@ class Authority:
         key = generate_key()
         issued = self.issue(subject, key.public_key(), now_ms, names)
         return Credentials(key, (issued.certificate,), tuple(self.bundle)), issued.row
+
+
+def requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
+    """The key that a request proves to have; raises ValueError when it is not sound."""
+    try:
+        return key_of_csr(csr)
+    except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        raise ValueError("request is of a kind that is not known here") from error
 
 
 def has_authority(state: Path) -> bool:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message import DecodeError
 
 from bcd.model.ids import is_type_id
+from bcd.model.units import DAY_MS
 from bcd.placer.loops import each
-from bcd.placer.pki.authority import Authority, Issued, names_of, role_of
+from bcd.placer.pki.authority import Authority, names_of, requested_key, role_of
 from bcd.placer.pki.join import authentic
 from bcd.signing import certificates as x509_profile
 from bcd.signing.envelope import PayloadType, opens
@@ -27,6 +29,9 @@ M = TypeVar("M", pb.EnrollRequest, pb.RenewRequest, pb.Renewal)
 _KEY_ID = re.compile(r"[0-9a-f]{64}\Z")
 _BATCH = 64
 _BROKEN = Answer(None, "the request cannot be processed; the placer's log has the cause")
+# A clock that is further off fails at the gateway's certificate, which lives for 7 days, anyway. A
+# host that was away signs when it is back.
+_MAX_SKEW_MS = 7 * DAY_MS
 _RENEWABLE = x509_profile.WORKLOAD_ROLES | {x509_profile.Role.GATEWAY}
 
 
@@ -48,7 +53,7 @@ class Enroller:
     def answer(self, tx: Transaction, request: Enrolment) -> None:
         """Answer one request, with credentials or a refusal that is also an event."""
         try:
-            subject_id, issued = (
+            certificate = (
                 self._join(tx, request.body)
                 if request.kind == "join"
                 else self._renew(tx, request.body)
@@ -63,15 +68,14 @@ class Enroller:
                 )
             enrolments.answer(tx, request.id, Answer(None, refused.reason))
             return
-        certificates.record(tx, issued.row)
         credentials = pb.Credentials(
-            id=subject_id,
-            chain=[issued.row.der],
+            id=certificate.subject_id,
+            chain=[certificate.der],
             bundle=[x509_profile.to_der(ca) for ca in self.authority.bundle],
         )
         enrolments.answer(tx, request.id, Answer(credentials.SerializeToString(), None))
 
-    def _join(self, tx: Transaction, body: bytes) -> tuple[str, Issued]:
+    def _join(self, tx: Transaction, body: bytes) -> IssuedCertificate:
         message = _parsed(pb.EnrollRequest(), body)
         known = is_type_id("join", message.token_id)
         token = enrolments.lock_token(tx, message.token_id) if known else None
@@ -84,16 +88,18 @@ class Enroller:
         csr_hash = hashlib.sha256(message.csr).hexdigest()
         if token.used_csr not in (None, csr_hash):
             raise Refused("the join token was used already; make a new one", token.node_id)
-        role = x509_profile.Role(token.role)
-        issued = self._issue(tx, (role, token.node_id), message.csr)
+        subject = (x509_profile.Role(token.role), token.node_id)
+        key = _key_of(message.csr, token.node_id)
+        again = token.used_csr == csr_hash
+        certificate = self._certificate(tx, subject, key, again=again)
         enrolments.use_token(tx, token.id, csr_hash)
         held = pools.lock(tx, token.pool_id)
         nodes.enrol(tx, token.node_id, token.pool_id, token.role, trusted=token.trusted)
         pools.note_changes(tx, held, [token.node_id], "node")
         work.poke(tx, held.pool.id, held.now_ms)
-        return token.node_id, issued
+        return certificate
 
-    def _renew(self, tx: Transaction, body: bytes) -> tuple[str, Issued]:
+    def _renew(self, tx: Transaction, body: bytes) -> IssuedCertificate:
         message = _parsed(pb.RenewRequest(), body)
         old = self._signer(tx, message.envelope)
         certificate = x509.load_der_x509_certificate(old.der)
@@ -101,10 +107,13 @@ class Enroller:
         if subject is None or subject[0] not in _RENEWABLE:
             raise Refused("a certificate of this role cannot be renewed", old.subject_id)
         renewal = _parsed(pb.Renewal(), message.envelope.payload)
-        issued = self._issue(tx, subject, renewal.csr, names_of(certificate))
-        if issued.row.key_id == old.key_id:
+        if abs(renewal.signed_at_ms - tx.now_ms()) > _MAX_SKEW_MS:
+            # Nobody is named: an old recording may come as often as somebody likes.
+            raise Refused("the renewal was signed more than a week from now; set the host's clock")
+        key = _key_of(renewal.csr, old.subject_id)
+        if key_id(key) == old.key_id:
             raise Refused("a renewal needs a new key", old.subject_id)
-        return subject[1], issued
+        return self._certificate(tx, subject, key, names_of(certificate), again=True)
 
     def _signer(self, tx: Transaction, envelope: envelope_pb2.Envelope) -> IssuedCertificate:
         known = certificates.by_key(tx, envelope.key_id) if _KEY_ID.match(envelope.key_id) else ()
@@ -124,17 +133,31 @@ class Enroller:
             )
         return old
 
-    def _issue(
+    def _certificate(
         self,
         tx: Transaction,
         subject: tuple[x509_profile.Role, str],
-        csr: bytes,
+        key: ec.EllipticCurvePublicKey,
         names: tuple[str, ...] = (),
-    ) -> Issued:
-        try:
-            return self.authority.issue_for_csr(subject, csr, tx.now_ms(), names)
-        except ValueError as error:
-            raise Refused(f"the certificate request is not sound: {error}", subject[1]) from error
+        *,
+        again: bool,
+    ) -> IssuedCertificate:
+        """A certificate for the key; the one that it has, when it may be asked for ``again``."""
+        for known in certificates.by_key(tx, key_id(key)) if again else ():
+            if (known.role, known.subject_id) == subject:
+                if known.revoked:
+                    raise Refused("the certificate was revoked", known.subject_id)
+                return known
+        issued = self.authority.issue(subject, key, tx.now_ms(), names)
+        certificates.record(tx, issued.row)
+        return issued.row
+
+
+def _key_of(csr: bytes, subject_id: str) -> ec.EllipticCurvePublicKey:
+    try:
+        return requested_key(csr)
+    except ValueError as error:
+        raise Refused(f"the certificate request is not sound: {error}", subject_id) from error
 
 
 def _parsed(message: M, body: bytes) -> M:

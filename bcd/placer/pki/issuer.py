@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from bcd.durable import replace_file
 from bcd.model.caller import Caller
 from bcd.model.errors import BadConfiguration, BrokenFile, InvalidInput, Unauthenticated
+from bcd.model.texts import check_text
 from bcd.model.units import DAY_MS, MINUTE_MS
+from bcd.signing.keyfile import unreadable
 from bcd.signing.keys import generate_key, key_from_pem, key_id, key_to_pem
 
 # gRPC turns headers of more than 8 KiB in all away, at first only sometimes.
@@ -47,9 +49,8 @@ class Issuer:
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
 
     def issue(self, grant: Grant, now_ms: int, lifetime_ms: int) -> str:
-        """Make a token; raises InvalidInput for an empty subject or an absurd lifetime."""
-        if not 0 < len(grant.subject) <= 256:
-            raise InvalidInput("subject", "must have 1 to 256 characters")
+        """Make a token; raises InvalidInput for names that no call can use and absurd lifetimes."""
+        _check_names(grant.subject, grant.actor, grant.tenants, grant.groups)
         if not MINUTE_MS <= lifetime_ms <= MAX_LIFETIME_MS:
             raise InvalidInput("lifetimeMs", "must be from a minute to a year")
         claims: dict[str, Any] = {
@@ -103,19 +104,32 @@ class Issuer:
         return claims
 
 
+def _check_names(subject: str, actor: str, tenants: Sequence[str], groups: Sequence[str]) -> None:
+    check_text("subject", subject)
+    check_text("actor", actor, empty=True)
+    for field, names in (("tenants", tenants), ("groups", groups)):
+        for position, name in enumerate(names):
+            check_text(f"{field}[{position}]", name)
+
+
 def _caller(claims: Mapping[str, Any]) -> Caller:
     tenants, groups = claims.get("tenants", []), claims.get("groups", [])
-    actor = claims.get("act", {})
+    act = claims.get("act", {})
+    subject, actor = claims["sub"], act.get("sub", "") if isinstance(act, dict) else None
     lists_hold = all(
         isinstance(names, list) and all(isinstance(name, str) for name in names)
         for names in (tenants, groups)
     )
-    if not lists_hold or not isinstance(actor, dict):
+    if not lists_hold or not isinstance(subject, str) or not isinstance(actor, str):
         raise Unauthenticated("the bearer token's claims are malformed")
+    try:
+        _check_names(subject, actor, tenants, groups)
+    except InvalidInput as error:
+        raise Unauthenticated(f"the bearer token's {error.message}; ask for a new one") from error
     return Caller(
         issuer=str(claims["iss"]),
-        subject=str(claims["sub"]),
-        actor=str(actor.get("sub", "")),
+        subject=subject,
+        actor=actor,
         tenants=frozenset(tenants),
         groups=frozenset(groups),
         admin=claims.get("admin") is True,
@@ -140,8 +154,8 @@ def load_issuer(state: Path, domain: str) -> Issuer:
         key = key_from_pem(path.read_bytes())
     except FileNotFoundError as error:
         raise BadConfiguration(f"{path} does not exist; run: bcd-placer init") from error
-    except PermissionError as error:
-        raise BadConfiguration(f"{path}: cannot be read; run as the placer's user") from error
+    except OSError as error:
+        raise unreadable(path, error, "restore it from a backup") from error
     except ValueError as error:
         raise BrokenFile(str(path), str(error), "restore it from a backup") from error
     if mode & 0o077:

@@ -1,12 +1,18 @@
 """The placer's own certificates: for its API, for the command key, for a gateway next door."""
 
+import contextlib
 from pathlib import Path
 
 import grpc
 
 from bcd.placer.pki.authority import Authority, names_of
 from bcd.signing.certificates import Role, validity_ms
-from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials, save_credentials
+from bcd.signing.keyfile import (
+    Credentials,
+    load_credentials,
+    save_credentials,
+    unwritable,
+)
 from bcd.store import certificates
 from bcd.store.database import Transaction
 
@@ -24,11 +30,15 @@ class OwnCredentials:
         self.current: Credentials | None = None
 
     def renew_if_due(self, tx: Transaction) -> Credentials | None:
-        """The new credentials when the old ones were missing, misnamed or past half their life."""
-        if self.current is None and (self._folder / CREDENTIALS).exists():
-            self.current = load_credentials(
-                self._folder, "remove it: the placer makes another at its next start"
-            )
+        """The new credentials when the old ones were missing, misnamed or past half their life.
+
+        Raises BrokenFile or BadConfiguration naming what cannot be read or written.
+        """
+        if self.current is None:
+            with contextlib.suppress(FileNotFoundError):
+                self.current = load_credentials(
+                    self._folder, "remove it: the placer makes another at its next start"
+                )
         now_ms = tx.now_ms()
         if self.current is not None:
             start_ms, end_ms = validity_ms(self.current.leaf)
@@ -36,8 +46,11 @@ class OwnCredentials:
             if named and now_ms < (start_ms + end_ms) // 2:
                 return None
         credentials, row = self._authority.credentials_for(self._subject, now_ms, self._names)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_credentials(self._folder, credentials)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            save_credentials(self._folder, credentials)
+        except OSError as error:
+            raise unwritable(self._folder, error) from error
         certificates.record(tx, row)
         self.current = credentials
         return credentials

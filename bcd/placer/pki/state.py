@@ -14,6 +14,7 @@ from bcd.placer.pki.authority import (
 )
 from bcd.placer.pki.issuer import Issuer, create_issuer_key, has_issuer_key, load_issuer
 from bcd.signing.certificates import BACKDATE_MS, is_trust_domain, to_pem
+from bcd.signing.keyfile import unwritable
 
 CA_FILE = "ca.pem"
 
@@ -34,11 +35,11 @@ def init_state(state: Path, domain: str) -> Secrets:
     """
     if not is_trust_domain(domain):
         raise BadConfiguration(f"trust-domain: {domain!r} is not a lower-case DNS name")
-    if has_authority(state) and has_issuer_key(state):
-        raise BadConfiguration(
-            f"{state}: has a CA and an issuer's key already; nothing was changed"
-        )
     try:
+        if has_authority(state) and has_issuer_key(state):
+            raise BadConfiguration(
+                f"{state}: has a CA and an issuer's key already; nothing was changed"
+            )
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not has_authority(state):
             create_authority(state, domain, time.time_ns() // 1_000_000)
@@ -46,9 +47,7 @@ def init_state(state: Path, domain: str) -> Secrets:
         replace_file(state / CA_FILE, to_pem([authority.certificate]), mode=0o644)
         create_issuer_key(state)
     except OSError as error:
-        raise BadConfiguration(
-            f"{state}: cannot be written ({error.strerror}); run as the placer's user"
-        ) from error
+        raise unwritable(state, error) from error
     return Secrets(authority, load_issuer(state, domain))
 
 

@@ -255,3 +255,12 @@ def test_an_agent_may_be_held_to_less(tmp_path: Path) -> None:
     assert capped.decide(ALICE, Action.CREATE, resource(count=8)) == Allowed()
     assert capped.decide(agent, Action.CREATE, resource(count=2)) == Allowed()
     assert capped.decide(agent, Action.CREATE, resource(count=3)) == Denied(caps=("gpus",))
+
+
+def test_a_refusal_names_the_caps_first_and_no_more_than_five_rules() -> None:
+    rules = tuple(f"rule-{number}" for number in reversed(range(9)))
+    assert Denied(rules, ("gpus", "labels")).sentence == (
+        "over the cap on gpus; other labels might pass; forbidden by"
+        " rule-0, rule-1, rule-2, rule-3, rule-4 and 4 more"
+    )
+    assert Denied(("b", "a")).sentence == "forbidden by a, b"

@@ -294,17 +294,24 @@ async def test_a_message_beyond_a_megabyte_is_refused_and_the_next_one_served(
     assert (await alice.create()).state == "pending"
 
 
-async def test_bytes_that_are_no_message_are_refused_without_a_traceback(
-    site: Site, alice: Client
+@pytest.mark.parametrize(
+    "method",
+    [
+        "bcd.wire.compute.v1.ReservationsService/CreateReservation",
+        "bcd.wire.compute.v1.PoolsService/ListPools",
+        "grpc.health.v1.Health/Check",
+    ],
+)
+async def test_bytes_that_are_no_message_are_the_callers_mistake_and_fill_no_log(
+    site: Site, alice: Client, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     raw = alice.channel.unary_unary(
-        "/bcd.wire.compute.v1.ReservationsService/CreateReservation",
-        request_serializer=lambda body: body,
-        response_deserializer=bytes,
+        f"/{method}", request_serializer=lambda body: body, response_deserializer=bytes
     )
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await alice.call(raw, b"\xff\xff\xff\xff")
-    assert "Traceback" not in (error.value.details() or "")
+    caplog.clear()
+    refused = await alice.refused(raw, b"\xff\xff\xff\xff")
+    assert (refused.reason, refused.told) == (Reason.INVALID_INPUT, True)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
     assert (await alice.create()).state == "pending"
 
 

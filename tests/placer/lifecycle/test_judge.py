@@ -1,5 +1,6 @@
 """Reports through a gateway that was taken over: none of its own making counts."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -8,11 +9,14 @@ import pytest
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, Outcome, Rejection, Released, Report
 from bcd.model.reservation import Reservation, State
+from bcd.placer.lifecycle.judge import judge_node
+from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.signing.certificates import Role
 from bcd.signing.envelope import PayloadType, seal
 from bcd.signing.keys import generate_key
 from bcd.store import certificates, reports
 from bcd.store.allocations import Allocation
+from bcd.store.work import Claim
 from bcd.wire.node.v1 import envelope_pb2 as pb
 from bcd.wire.node.v1 import report_pb2
 from tests.placer.hostile import (
@@ -441,6 +445,57 @@ async def test_one_hundred_reports_are_all_judged_in_order(scene: Scene) -> None
     assert await scene.world.rows("SELECT id FROM reports WHERE verdict <> 'counted'") == []
     after = await scene.view()
     assert (after.state, after.conditions) == (State.ACTIVE, ())
+
+
+async def test_a_rejection_is_one_line_for_operators(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    old = sealed(scene.node.key, scene.honest)
+    await scene.gateway.relay(await unsigned(scene), scene.allocation.id)
+    await scene.world.bind(scene.node)
+    await scene.gateway.relay(old, scene.allocation.id)
+    await scene.world.work()
+    lines = [vars(r) for r in caplog.records if r.getMessage() == "report rejected"]
+    assert [(line["levelname"], line["reason"]) for line in lines] == [
+        ("WARNING", "unsigned report"),
+        ("INFO", "replayed"),
+    ]
+    for line in lines:
+        assert line["node_id"] == scene.node.id
+        assert line["allocation_id"] == scene.allocation.id
+        assert line["reservation_id"] == scene.reservation.id
+
+
+async def test_a_flood_of_rejected_reports_does_not_flood_the_log(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(200):
+        await scene.gateway.relay(await unsigned(scene), scene.allocation.id)
+    await scene.world.work()
+    assert len(await scene.reasons()) == 200
+    lines = [r for r in caplog.records if r.getMessage() == "report rejected"]
+    assert 1 <= len(lines) <= 10
+
+
+async def test_reports_in_any_number_count_in_the_order_in_which_they_were_signed(
+    scene: Scene,
+) -> None:
+    """They are read in pages by their rows, which a hostile gateway wrote the other way round."""
+    released = [scene.node.report(scene.allocation, Released(slice_empty=True)) for _ in range(149)]
+    for report in reversed([*released, scene.honest]):
+        envelope = sealed(scene.node.key, report)
+        await scene.gateway.relay(envelope, scene.allocation.id, report.number)
+    world, claims, judged = scene.world, list[Claim](), 1
+    while judged:
+        batch = await world.database.write(judge_node, scene.node.id)
+        judged = batch.count
+        claims += batch.claims
+    reconciler = Reconciler(world.placements, world.signer)
+    await world.database.write(reconciler.reconcile, claims[-1])
+    after = await scene.view()
+    assert (after.state, after.conditions) == (State.ACTIVE, ())
+    assert await scene.world.rows("SELECT id FROM reports WHERE applied_ms IS NULL") == []
 
 
 async def test_a_node_whose_reports_cannot_be_judged_does_not_stop_the_others(

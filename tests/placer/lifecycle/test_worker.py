@@ -107,12 +107,12 @@ async def test_a_judged_report_takes_the_subject_from_a_worker_that_holds_it(
     await world.database.write(work.poke, made.id, clock.read())
     (claim,) = await claims(world)
     await world.send(node, node.seal(node.report(allocation)), allocation.id)
-    judged, taken = await world.database.write(judge_node, node.id)
-    assert judged == 1
+    judged = await world.database.write(judge_node, node.id)
+    assert judged.count == 1
     await reconcile(world, claim)
     assert (await world.view(made.id)).state is State.BINDING, "the claim was fenced"
     assert await claims(world) == [], "it is taken already"
-    await reconcile(world, *taken)
+    await reconcile(world, *judged.claims)
     assert (await world.view(made.id)).state is State.ACTIVE
 
 

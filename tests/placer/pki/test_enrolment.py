@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import secrets
+import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ class Desk:
         self, old: ec.EllipticCurvePrivateKey, new: ec.EllipticCurvePrivateKey
     ) -> Answer:
         """A renewal as an honest node sends it."""
-        return await self.ask("renewal", renewing(seal_renewal(old, make_csr(new))))
+        at_ms = await self.world.database.read(lambda tx: tx.now_ms())
+        return await self.ask("renewal", renewing(seal_renewal(old, make_csr(new), at_ms=at_ms)))
 
     async def refusals(self, node_id: str) -> list[str]:
         """The reasons that were told of."""
@@ -101,8 +103,10 @@ def seal_renewal(
     key: ec.EllipticCurvePrivateKey,
     csr: bytes,
     purpose: PayloadType = PayloadType.RENEWAL,
+    at_ms: int | None = None,
 ) -> envelope_pb2.Envelope:
-    return seal(key, purpose, pb.Renewal(csr=csr, signed_at_ms=1).SerializeToString())
+    signed_at_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+    return seal(key, purpose, pb.Renewal(csr=csr, signed_at_ms=signed_at_ms).SerializeToString())
 
 
 def renewing(envelope: envelope_pb2.Envelope) -> bytes:
@@ -170,8 +174,8 @@ async def test_a_used_token_answers_the_same_request_again_and_no_other(desk: De
     token, key = await desk.token(), keys.generate_key()
     body = joining(token, make_csr(key))
     first, again = await desk.ask("join", body), await desk.ask("join", body)
-    assert spiffe_id(leaf_of(first)) == spiffe_id(leaf_of(again))
-    assert public_key(leaf_of(first)) == public_key(leaf_of(again))
+    assert leaf_of(first) == leaf_of(again)
+    assert len(await rows(desk.world.database, "SELECT serial FROM certificates")) == 1
     refused(await desk.join(token, keys.generate_key()), "used already")
     assert "used already" in (await desk.refusals(token.node_id))[0]
 
@@ -325,11 +329,50 @@ async def test_a_renewal_gives_the_new_key_the_same_name(desk: Desk) -> None:
     leaf_of(await desk.renew(new, newest))
 
 
-async def test_a_lost_answer_can_be_asked_for_again(desk: Desk) -> None:
+async def test_a_renewal_that_comes_again_gets_the_certificate_that_it_got(
+    desk: Desk, clock: DatabaseClock
+) -> None:
+    """Its answer may have been lost; and a recorded one must not fill the database."""
+    clock.advance(0)
     _, old = await joined(desk)
-    body = renewing(seal_renewal(old, make_csr(keys.generate_key())))
-    first, again = await desk.ask("renewal", body), await desk.ask("renewal", body)
-    assert public_key(leaf_of(first)) == public_key(leaf_of(again))
+    csr = make_csr(keys.generate_key())
+    body = renewing(seal_renewal(old, csr, at_ms=clock.read()))
+    first = leaf_of(await desk.ask("renewal", body))
+    for _ in range(3):
+        clock.advance(DAY_MS)
+        assert leaf_of(await desk.ask("renewal", body)) == first
+    assert len(await rows(desk.world.database, "SELECT serial FROM certificates")) == 2
+
+
+@pytest.mark.parametrize("off_ms", [-7 * DAY_MS + MINUTE_MS, 7 * DAY_MS - MINUTE_MS])
+async def test_a_clock_that_is_days_off_still_renews(desk: Desk, off_ms: int) -> None:
+    _, old = await joined(desk)
+    at_ms = time.time_ns() // 1_000_000 + off_ms
+    envelope = seal_renewal(old, make_csr(keys.generate_key()), at_ms=at_ms)
+    leaf_of(await desk.ask("renewal", renewing(envelope)))
+
+
+async def test_a_renewal_that_was_signed_far_from_now_is_refused_and_leaves_no_trace(
+    desk: Desk,
+) -> None:
+    node_id, old = await joined(desk)
+    now_ms = time.time_ns() // 1_000_000
+    for at_ms in (0, 1, now_ms - 7 * DAY_MS - 1, now_ms + 8 * DAY_MS, (1 << 64) - 1):
+        envelope = seal_renewal(old, make_csr(keys.generate_key()), at_ms=at_ms)
+        refused(await desk.ask("renewal", renewing(envelope)), "set the host's clock")
+    assert len(await rows(desk.world.database, "SELECT serial FROM certificates")) == 1
+    assert await desk.refusals(node_id) == []
+
+
+async def test_what_a_revoked_node_once_sent_brings_it_no_certificate_back(desk: Desk) -> None:
+    token, old = await desk.token(), keys.generate_key()
+    join = joining(token, make_csr(old))
+    leaf_of(await desk.ask("join", join))
+    renewal = renewing(seal_renewal(old, make_csr(keys.generate_key())))
+    leaf_of(await desk.ask("renewal", renewal))
+    await desk.world.database.write(certificates.revoke_subject, token.node_id, "stolen")
+    refused(await desk.ask("join", join), "revoked")
+    refused(await desk.ask("renewal", renewal), "revoked")
 
 
 async def test_a_renewal_by_an_unknown_key_is_refused(desk: Desk) -> None:

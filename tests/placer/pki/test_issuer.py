@@ -96,6 +96,7 @@ BAD = {
     "tenants of numbers": forged(tenants=[1]),
     "groups as an object": forged(groups={"a": 1}),
     "an actor as text": forged(act="agent"),
+    "an actor as a number": forged(act={"sub": 7}),
     "an expiry as text": forged(exp="soon"),
     "empty": "",
     "no token": "hello",
@@ -140,11 +141,32 @@ def test_absurd_lifetimes_are_refused(lifetime_ms: int) -> None:
     assert refused.value.field == "lifetimeMs"
 
 
-@pytest.mark.parametrize("subject", ["", "x" * 257])
-def test_a_subject_has_1_to_256_characters(subject: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        issuer().issue(Grant(subject=subject), now_ms(), HOUR_MS)
-    assert refused.value.field == "subject"
+UNSOUND = ["", "x" * 257, "é" * 129, "a\nb", "\x1b[31m", "nul\0", "\ud800", "\u202e"]
+
+
+@pytest.mark.parametrize("text", UNSOUND, ids=ascii)
+def test_no_token_is_made_for_names_that_no_call_can_use(text: str) -> None:
+    for grant, field in (
+        (Grant(subject=text), "subject"),
+        (Grant(subject="alice", tenants=("acme", text)), "tenants[1]"),
+        (Grant(subject="alice", groups=(text,)), "groups[0]"),
+        (Grant(subject="alice", actor=text or "\0"), "actor"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            issuer().issue(grant, now_ms(), HOUR_MS)
+        assert refused.value.field == field
+
+
+@pytest.mark.parametrize("text", UNSOUND, ids=ascii)
+def test_a_token_with_such_names_is_nobodys(text: str) -> None:
+    for claims in (
+        {"sub": text},
+        {"tenants": [text]},
+        {"groups": ["g", text]},
+        {"act": {"sub": text or "\0"}},
+    ):
+        with pytest.raises(Unauthenticated):
+            issuer().caller_of(forged(**claims))
 
 
 def test_no_token_is_made_that_would_not_be_taken() -> None:

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from bcd.model.errors import BadConfiguration, BrokenFile
 from bcd.placer.pki.own import OwnCredentials
 from bcd.signing.certificates import Role, serial_hex
 from bcd.signing.keys import key_id
@@ -56,3 +59,15 @@ async def test_other_names_make_another_certificate_at_once(world: World, tmp_pa
     assert await world.database.write(own(world, tmp_path, NAMES[::-1]).renew_if_due) is None
     renamed = own(world, tmp_path, (*NAMES, "placer.example"))
     assert await world.database.write(renamed.renew_if_due) is not None
+
+
+async def test_what_cannot_be_read_or_written_is_named(world: World, tmp_path: Path) -> None:
+    (tmp_path / "api" / "credentials.pem").mkdir(parents=True)
+    with pytest.raises(BrokenFile, match=r"credentials\.pem: cannot be read.*remove it"):
+        await world.database.write(own(world, tmp_path).renew_if_due)
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokenFile, match="name another folder"):
+        await world.database.write(own(world, tmp_path / "file").renew_if_due)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    with pytest.raises(BadConfiguration, match="cannot be written"):
+        await world.database.write(own(world, tmp_path / "link").renew_if_due)

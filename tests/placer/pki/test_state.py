@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bcd.model.errors import BadConfiguration, BrokenFile
+from bcd.placer.pki.issuer import load_issuer
 from bcd.placer.pki.state import CA_FILE, init_state, load_state
 from bcd.signing.keyfile import load_bundle
 
@@ -63,3 +64,23 @@ def test_a_broken_ca_is_named_and_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration):
         init_state(tmp_path, DOMAIN)
     assert path.read_bytes() == b"broken"
+
+
+def test_a_state_that_is_a_file_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.touch()
+    with pytest.raises(BrokenFile, match=r"state/ca/credentials\.pem: cannot be read"):
+        load_state(state, DOMAIN)
+    with pytest.raises(BrokenFile, match=r"state/issuer\.pem.*name another folder"):
+        load_issuer(state, DOMAIN)
+    with pytest.raises(BadConfiguration, match="state: cannot be written"):
+        init_state(state, DOMAIN)
+
+
+@pytest.mark.parametrize("name", ["ca/credentials.pem", "issuer.pem"])
+def test_a_folder_in_a_secrets_place_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
+    init_state(tmp_path / "state", DOMAIN)
+    (tmp_path / "state" / name).unlink()
+    (tmp_path / "state" / name).mkdir()
+    with pytest.raises(BrokenFile, match=rf"{name}: cannot be read.*backup"):
+        load_state(tmp_path / "state", DOMAIN)

@@ -55,7 +55,7 @@ class Twin:
         world = self.world
         reconciler = Reconciler(world.placements, world.signer)
         for node_id in await world.database.read(reports.nodes_with_unjudged):
-            _, taken = await world.database.write(judge_node, node_id)
+            taken = (await world.database.write(judge_node, node_id)).claims
             for claim in taken:
                 await world.database.write(reconciler.reconcile, claim)
         while claims := await world.database.write(work.claim, 1):

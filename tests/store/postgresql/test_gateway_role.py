@@ -46,7 +46,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "quotas": NOTHING,
     "report_numbers": NOTHING,
     "reports": {
-        "select": frozenset({"id", "node_id", "key_id", "number", "digest"}),
+        "select": frozenset({"id", "node_id", "key_id", "number", "digest", "verdict"}),
         "insert": frozenset({
             "node_id", "key_id", "number", "digest", "allocation_id", "envelope",
             "session_epoch", "received_ms",
