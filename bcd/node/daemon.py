@@ -85,6 +85,7 @@ def _open_holds(
         folder=paths.state,
         place=Place(
             node_id=identity.node_id,
+            cdi_folder=str(paths.cdi),
             env_folder=str(paths.env),
             annotate=settings.cdi.annotations == "always",
         ),

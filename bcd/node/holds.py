@@ -18,6 +18,7 @@ from bcd.node.desired import Accepted, Refused, Trust
 from bcd.node.execute import AfterStep, Execution, Executor
 from bcd.node.inventory import LatestInventory
 from bcd.node.observe import observe
+from bcd.node.others import bookable
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.steps import StepName
@@ -95,7 +96,9 @@ class Holds:
             outcomes=outcomes,
             conditions=made.conditions + _removal_failures(made, execution),
             steps=len(execution.done),
-            inventory_changed=self.inventory.update(observed),
+            inventory_changed=self.inventory.update(
+                observed.host, bookable(observed.gpus.devices, made.others)
+            ),
             reports=queued,
         )
 
