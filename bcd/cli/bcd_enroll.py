@@ -9,8 +9,9 @@ from bcd.model.errors import BadConfiguration
 from bcd.node.enrolment import enroll, parse_token
 from bcd.node.host.clock import SystemClock
 from bcd.node.host.folder import claim
-from bcd.node.identity import save_identity
+from bcd.node.identity import load_identity, save_identity
 from bcd.node.pending import attempt_for, forget_attempt
+from bcd.node.rejoin import join_again
 from bcd.node.settings import Settings, paths_of
 from bcd.signing.certificates import spiffe_id
 from bcd.signing.keyfile import CREDENTIALS
@@ -26,8 +27,9 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
     try:
         if (state / CREDENTIALS).exists():
             raise BadConfiguration(
-                f"{state / CREDENTIALS}: this host is enrolled already; to give it another"
-                " identity, move that file away first"
+                f"{state / CREDENTIALS}: this host is enrolled already; if that identity is of"
+                f" no use any more, move that file away and"
+                f" {join_again(load_identity(state).node_id)}"
             )
         token = parse_token(read_secret(token_file, _MAX_TOKEN_BYTES))
         address = gateway or settings.gateway.enroll_address

@@ -18,6 +18,7 @@ from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.ports import CdiFiles, GpuSnapshot, OwnSpec, SliceState
+from bcd.node.rejoin import join_again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +162,8 @@ class _Planner:
         self._say(
             "HoldOfAnotherNode",
             str(other.allocation_id),
-            f"{other.node_id} made this hold and it stays; join again as that node"
-            f" (better-compute token join --node {other.node_id}), or remove"
-            f" {' and '.join(paths)} once nothing uses its devices",
+            f"{other.node_id} made this hold and it stays; remove {' and '.join(paths)} once"
+            f" nothing uses its devices, or {join_again(other.node_id)}",
         )
 
     def _stands(self, hold: Hold) -> bool:

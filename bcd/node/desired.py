@@ -18,6 +18,7 @@ from bcd.durable import replace_file
 from bcd.model.assignment import DesiredState
 from bcd.model.errors import BrokenFile, InvalidInput
 from bcd.model.ids import NodeId
+from bcd.node.rejoin import join_again
 from bcd.signing.certificates import (
     Role,
     SpiffeId,
@@ -196,14 +197,17 @@ def load(folder: Path, trust: Trust) -> Accepted | None:
         raise _broken(path, "does not parse") from error
     verified = _verify(frame, trust, None)
     if isinstance(verified, Refused):
-        raise _broken(path, f"{verified.reason} {verified.detail}".rstrip())
+        remedy = ""
+        if verified.reason is Refusal.WRONG_NODE:
+            remedy = f"{join_again(verified.detail)}; or "
+        raise _broken(path, f"{verified.reason} {verified.detail}".rstrip(), remedy)
     return verified
 
 
-def _broken(path: Path, problem: str) -> BrokenFile:
+def _broken(path: Path, problem: str, remedy: str = "") -> BrokenFile:
     return BrokenFile(
         str(path),
         f"cannot be used ({problem})",
-        f"holds are untouched; move it away (mv {path} {path}.broken) and start again:"
+        f"holds are untouched; {remedy}move it away (mv {path} {path}.broken) and start again:"
         " nothing is removed until the control plane has sent its state",
     )

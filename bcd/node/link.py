@@ -23,6 +23,7 @@ from bcd.node.execute import AfterStep
 from bcd.node.identity import Identity, is_valid
 from bcd.node.outbox import Outbox
 from bcd.node.ports import Clock
+from bcd.node.rejoin import join_again
 from bcd.node.session import Closed, GoneAway, Lost, Session, SessionEnd, Sink
 from bcd.node.settings import GatewaySettings
 from bcd.signing.certificates import validity_ms
@@ -140,8 +141,9 @@ class Link:
         now_ms = self.clock.wall_ms()
         if not self.identity.renewable(now_ms):
             self._trouble(
-                "the certificate expired too long ago to be renewed; holds stay;"
-                " enrol this host anew with bcd enroll"
+                "the certificate expired too long ago to be renewed; holds stay; if this"
+                " host's clock is right, stop bcd, move credentials.pem away and"
+                f" {join_again(self.identity.node_id)}"
             )
             return False
         try:

@@ -228,7 +228,7 @@ async def test_a_broken_or_foreign_attempt_is_replaced(
 
 
 def test_an_enrolled_host_is_not_enrolled_over(site: Site, config: Path) -> None:
-    with pytest.raises(BadConfiguration, match=r"enrolled already.*move that file away"):
+    with pytest.raises(BadConfiguration, match=rf"enrolled already.*token join --node {node_id()}"):
         bcd_enroll.run(config, "-", None)
     assert load_identity(site.state).node_id == node_id()
 

@@ -180,6 +180,9 @@ async def test_a_certificate_that_expired_too_long_ago_asks_for_a_new_token(
     daemon = site.open()
     async with running(daemon):
         await eventually(lambda: "bcd enroll" in daemon.status()["gateway"]["problem"])
+    problem = daemon.status()["gateway"]["problem"]
+    assert f"token join --node {site.node_id}" in problem
+    assert "clock" in problem
     assert (gateway.hellos, gateway.renewals) == ([], 0)
 
 
