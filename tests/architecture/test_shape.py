@@ -14,6 +14,7 @@ CATCH_ALL = {
     "bcd/gateway/enrol.py": 1,
     "bcd/gateway/passes.py": 1,
     "bcd/node/daemon.py": 1,
+    "bcd/node/link.py": 1,
     "bcd/placer/api/edge.py": 1,
     "bcd/placer/lifecycle/worker.py": 1,
     "bcd/placer/loops.py": 1,

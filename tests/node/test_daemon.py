@@ -434,6 +434,64 @@ async def test_an_oversized_frame_ends_the_session_and_nothing_else(
     assert site.specs() == [MAIN]
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_frame_that_is_no_message_ends_the_session_with_a_sentence(
+    site: Site, gateway: FakeGateway, first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    junk: list[Any] = [b"\xff\x1b junk"] if first else []
+    gateway.on_hello = lambda _: junk.pop() if junk else None
+    daemon = site.open()
+    async with running(daemon):
+        if not first:
+            await gateway.until(lambda: site.node_id in gateway.streams)
+            gateway.streams[site.node_id].out.put_nowait(b"\xff\x1b junk")
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+    assert "no message of the protocol" in problems(caplog)[0]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_gateway_that_ends_the_stream_is_said_so(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(site.open()):
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        gateway.streams[site.node_id].end()
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+    assert problems(caplog) == ["the gateway ended the stream"]
+
+
+async def test_what_a_gateway_says_is_kept_as_one_plain_line(
+    site: Site, gateway: FakeGateway
+) -> None:
+    gateway.on_hello = lambda _: gateway_pb2.ConnectResponse(
+        goaway=gateway_pb2.Goaway(message="go\x1b[2J\naway")
+    )
+    daemon = site.open()
+    async with running(daemon):
+        await eventually(lambda: "away" in daemon.status()["gateway"]["problem"])
+        assert daemon.status()["gateway"]["problem"].isprintable()
+
+
+async def test_a_gateway_cannot_send_a_host_away_for_more_than_an_hour(
+    site: Site, gateway: FakeGateway
+) -> None:
+    site.clock = clock = HandClock()
+    answers = [gateway_pb2.ConnectResponse(goaway=gateway_pb2.Goaway(retry_after_ms=2**32 - 1))]
+    gateway.on_hello = lambda _: answers.pop() if answers else None
+    daemon = site.open()
+    async with running(daemon):
+        await eventually(lambda: "ended the session" in daemon.status()["gateway"]["problem"])
+        await clock.advance(3_590, settle_s=0.002)
+        assert len(gateway.hellos) == 1
+        await clock.advance(20, settle_s=0.005)
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+
+
+def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Why the node was not connected, in order."""
+    return [vars(record)["problem"] for record in caplog.records if "problem" in vars(record)]
+
+
 async def test_a_gateway_of_another_authority_is_never_believed(
     gateway: FakeGateway, site: Site
 ) -> None:
