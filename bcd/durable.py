@@ -16,8 +16,17 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
     Without ``durable`` a power loss may take the file, or leave it empty.
 
     The temporary file lies in the same folder under a name without a known suffix (CDI readers
-    load every ``*.json``, hidden ones too). Raises OSError, and then leaves nothing behind.
+    load every ``*.json``, hidden ones too). Raises OSError naming ``path``, and then leaves nothing
+    behind.
     """
+    try:
+        _replace(path, content, mode, durable)
+    except OSError as error:
+        # A full disk's error names no file, and others the temporary one.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes, mode: int, durable: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
