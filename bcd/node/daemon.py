@@ -21,7 +21,7 @@ from bcd.model.ids import AllocationId, NodeId
 from bcd.model.report import Outcome
 from bcd.node.converge import NodeCondition, Place
 from bcd.node.execute import AfterStep, no_observer
-from bcd.node.holds import Holds, PassResult
+from bcd.node.holds import Holds, PassResult, file_trouble
 from bcd.node.host.folder import claim
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
@@ -137,6 +137,8 @@ class Daemon:
         self._stopping = False
         self._frame: desired_pb2.SignedDesiredState | None = None
         self._everything = False
+        self._due = False
+        self._troubled = 0  # passes in a row that failed, or left something unwritten
         self._seen: object = None
         self._flush_at = math.inf
 
@@ -185,7 +187,7 @@ class Daemon:
 
     async def _loop(self, link: "asyncio.Task[Superseded | None]") -> int:
         clock, watch = self.ports.clock, watchdog_seconds()
-        tick = clock.monotonic() + self.settings.passes.every_seconds
+        tick = clock.monotonic() + self._until_tick()
         look = 0.0
         while not self._stopping:
             if link.done():
@@ -196,9 +198,9 @@ class Daemon:
             changed = now >= look and self._changed()
             if now >= look:
                 look = now + self.settings.passes.watch_seconds
-            if changed or self._frame is not None or self._everything or now >= tick:
+            if changed or self._due or now >= tick:
                 await self._pass()
-                tick = now + self.settings.passes.every_seconds
+                tick = clock.monotonic() + self._until_tick()
             if now >= self._flush_at:
                 self._flush_at = math.inf
                 await asyncio.to_thread(self._flush)
@@ -237,6 +239,7 @@ class Daemon:
     async def _pass(self) -> None:
         frame, self._frame = self._frame, None
         everything, self._everything = self._everything, False
+        self._due = False
         self.counters["passes"] += 1
         # Taken before the pass looks: what changes meanwhile, by a person or by the pass itself,
         # gets a pass of its own with the next look.
@@ -244,17 +247,34 @@ class Daemon:
         try:
             result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
         except Exception as error:  # the pass boundary: holds stay, the next tick tries again
-            self.counters["failed passes"] += 1
             self._frame = self._frame or frame
             self._everything = self._everything or everything
-            problem = f"{type(error).__name__}: {error}"
-            self.conditions = (NodeCondition("PassFailed", "", problem[:512]),)
-            log.exception("pass failed; holds stay as they are, the next pass tries again")
-            await self.ports.clock.sleep(min(1.0, self.settings.passes.every_seconds))
+            self._fail(error)
             return
         self._take(result)
 
+    def _fail(self, error: Exception) -> None:
+        self.counters["failed passes"] += 1
+        self._troubled += 1
+        if isinstance(error, OSError):
+            condition = file_trouble("PassFailed", error)
+        else:
+            problem = f"{type(error).__name__}: {error}; this is a fault of bcd, see its log"
+            condition = NodeCondition("PassFailed", "", problem[:512])
+        self.conditions = (condition,)
+        log.error(
+            "pass failed; holds stay as they are, the next pass tries again",
+            extra={"problem": condition.message},
+            exc_info=None if isinstance(error, OSError) else error,
+        )
+
+    def _until_tick(self) -> float:
+        """Seconds to the next pass when nothing happens: sooner after trouble, then ever later."""
+        every = self.settings.passes.every_seconds
+        return min(every, 2.0 ** min(self._troubled - 1, 16)) if self._troubled else every
+
     def _take(self, result: PassResult) -> None:
+        self._troubled = self._troubled + 1 if result.unwritten else 0
         self.conditions = result.conditions
         self.outcomes = result.outcomes
         self.last_pass = result.sentence
@@ -311,12 +331,13 @@ class Daemon:
         self.session = session
         if session is not None:
             self.counters["sessions"] += 1
-            self._everything = True
+            self._everything = self._due = True
             self._wake.set()
 
     def on_desired(self, frame: desired_pb2.SignedDesiredState) -> None:
         """Keep the newest until the next pass, which starts now."""
         self._frame = frame
+        self._due = True
         self._wake.set()
 
     def on_report_ack(self, ack: gateway_pb2.ReportAck) -> None:

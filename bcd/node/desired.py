@@ -6,6 +6,7 @@ once a pass, and the signed bytes are durable before anything acts on them.
 """
 
 import functools
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +34,8 @@ from bcd.wire import bounds
 from bcd.wire.desired import decode_desired, desired_hash
 from bcd.wire.node.v1 import desired_pb2 as pb
 
+log = logging.getLogger(__name__)
+
 FILE = "desired.bin"
 
 
@@ -58,6 +61,7 @@ class Refusal(StrEnum):
     WRONG_NODE = "state of another node"
     OLDER = "older than the accepted state"
     DIFFERENT = "differs from the accepted state of the same generation"
+    NOT_JUDGED = "cannot be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,20 @@ class Refused:
 def judge(
     frame: pb.SignedDesiredState, trust: Trust, accepted: Accepted | None, now_ms: int
 ) -> Accepted | Refused:
-    """Whether a state counts now; the accepted one itself, re-delivered, is answered as such."""
+    """Whether a state counts now; the accepted one itself, re-delivered, is answered as such.
+
+    A frame that no rule foresees is refused too: kept, it would end every pass from now on.
+    """
+    try:
+        return _judge(frame, trust, accepted, now_ms)
+    except Exception as error:
+        log.exception("a desired state cannot be judged")
+        return _refused(frame, Refusal.NOT_JUDGED, type(error).__name__)
+
+
+def _judge(
+    frame: pb.SignedDesiredState, trust: Trust, accepted: Accepted | None, now_ms: int
+) -> Accepted | Refused:
     payload = frame.envelope.payload
     digest = desired_hash(payload)
     if accepted is not None and accepted.hash == digest:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from bcd.model.report import Bound, Failed, FailureReason, Released
+from bcd.node import desired
 from bcd.node.daemon import EXIT_SUPERSEDED
 from bcd.node.desired import Refusal
 from bcd.signing.certificates import Role, pin_of
@@ -514,22 +515,104 @@ async def test_a_gateway_of_another_authority_is_never_believed(
 # What people see.
 
 
-async def test_a_failed_pass_is_said_and_the_next_one_mends_it(
-    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+async def test_a_state_that_cannot_be_written_is_said_and_taken_when_it_can(
+    site: Site, gateway: FakeGateway
 ) -> None:
     daemon = site.open()
-    caplog.set_level(logging.ERROR)
     blocked = site.root / "elsewhere"
     async with running(daemon):
         await gateway.until(lambda: site.node_id in gateway.streams)
         site.state.rename(blocked)
         gpu = site.devices()[0]
         gateway.want(site.node_id, assignment(1, gpu), generation=1)
-        await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
-        assert site.specs() == []
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["StateNotWritten"])
+        assert f"{site.state}/desired.bin: No such file" in daemon.conditions[0].message
+        assert (site.specs(), gateway.acks) == ([], [])
         blocked.rename(site.state)
         await gateway.until(lambda: bool(gateway.said(Bound) and gateway.acks))
         assert daemon.conditions == ()
+
+
+async def test_while_a_state_cannot_be_written_the_holds_of_the_last_one_are_kept_up(
+    site: Site, gateway: FakeGateway
+) -> None:
+    daemon = site.open()
+    async with running(daemon):
+        await bound(site, gateway)
+        await eventually(lambda: daemon.status()["reports"]["waiting"] == 0)
+        site.state.rename(site.root / "elsewhere")
+        gateway.want(site.node_id, generation=2)
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["StateNotWritten"])
+        (site.cdi / MAIN).unlink()
+        await eventually(lambda: site.specs() == [MAIN])
+        assert [ack.generation for ack in gateway.acks] == [1]
+
+
+async def test_reports_that_cannot_be_written_are_queued_when_they_can(
+    site: Site, gateway: FakeGateway
+) -> None:
+    daemon = site.open()
+    blocked = site.root / "elsewhere"
+    async with running(daemon):
+        await bound(site, gateway)
+        await eventually(lambda: daemon.status()["reports"]["waiting"] == 0)
+        site.state.rename(blocked)
+        gateway.streams[site.node_id].end()
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["ReportsNotWritten"])
+        blocked.rename(site.state)
+        await gateway.until(lambda: len(gateway.said(Bound)) == 2)
+        await eventually(lambda: daemon.conditions == ())
+
+
+async def test_a_state_that_nobody_can_judge_is_refused_and_forgotten(
+    site: Site, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = site.open()
+    monkeypatch.setattr(desired, "_verify", lambda *_: 1 / 0)
+    async with running(daemon):
+        gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=7)
+        await gateway.until(lambda: bool(gateway.acks))
+        assert [error.reason for error in gateway.acks[0].errors] == [Refusal.NOT_JUDGED]
+        assert gateway.acks[0].generation == 7
+        monkeypatch.undo()
+        await bound(site, gateway)
+    assert daemon.counters["failed passes"] == 0
+
+
+async def test_a_folder_that_cannot_be_read_fails_the_pass_in_one_line(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = site.open()
+    async with running(daemon):
+        await bound(site, gateway)
+        site.cdi.rename(site.root / "elsewhere")
+        site.cdi.write_bytes(b"")
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
+        assert daemon.conditions[0].subject == str(site.cdi)
+        assert "File exists; holds stay" in daemon.conditions[0].message
+        site.cdi.unlink()
+        (site.root / "elsewhere").rename(site.cdi)
+        await eventually(lambda: daemon.conditions == ())
+    failed = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert failed
+    assert not [record for record in failed if record.exc_info]
+
+
+async def test_a_true_fault_in_a_pass_is_logged_whole_and_the_next_one_mends_it(
+    site: Site,
+    gateway: FakeGateway,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = site.open()
+    async with running(daemon):
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        with monkeypatch.context() as broken:
+            broken.setattr(daemon.ports.host, "facts", lambda: 1 / 0)
+            gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
+            await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
+        await gateway.until(lambda: bool(gateway.said(Bound) and gateway.acks))
+    assert next(record.exc_info for record in caplog.records if record.levelno == logging.ERROR)
 
 
 async def test_status_and_inventory_are_plain_documents(site: Site, gateway: FakeGateway) -> None:
