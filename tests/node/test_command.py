@@ -293,6 +293,7 @@ async def test_status_and_inventory_for_people_and_programs(
 
 async def test_what_lies_where_the_socket_belongs_and_is_none_stays(site: Site) -> None:
     config = write_config(site)
+    site.devices()  # the machine is there already
     (site.root / "s").write_text("somebody's")
     done = await asyncio.to_thread(bcd, "run", "--config", str(config), "--sim", site.profile)
     assert "s is something else; name a new path" in sentence(done)
