@@ -45,6 +45,13 @@ def _replace(path: Path, content: bytes, mode: int, durable: bool) -> None:
         sync_folder(path.parent)
 
 
+def why(error: OSError) -> str:
+    """What the system said, for the middle of a sentence."""
+    if isinstance(error, FileExistsError):
+        return "what is there is no folder"  # only the making of a folder meets it
+    return error.strerror or str(error)
+
+
 def remove_file(path: Path) -> bool:
     """Unlink ``path`` durably; False when it was not there. Raises OSError."""
     try:

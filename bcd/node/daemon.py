@@ -22,7 +22,7 @@ from bcd.model.report import Outcome
 from bcd.node.converge import NodeCondition, Place
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds, PassResult, file_trouble
-from bcd.node.host.folder import claim
+from bcd.node.host.folder import claim, unusable
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
 from bcd.node.outbox import Outbox
@@ -71,6 +71,9 @@ def open_daemon(
         holds = _open_holds(settings, paths, identity, ports, after_step)
         status = paths.socket if serve_status else None
         return Daemon(settings, identity, holds, claimed=descriptor, status_socket=status)
+    except OSError as error:
+        os.close(descriptor)
+        raise unusable(error) from error
     except BaseException:
         os.close(descriptor)
         raise

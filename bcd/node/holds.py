@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bcd.durable import why
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, Outcome
 from bcd.node import desired as desired_states
@@ -182,8 +183,7 @@ def file_trouble(type_: str, error: OSError) -> NodeCondition:
     return NodeCondition(
         type_,
         path,
-        f"{path}: {error.strerror or error}; holds stay; make room there or mend that path, it is"
-        " tried again",
+        f"{path}: {why(error)}; holds stay; make room there or mend that path, it is tried again",
     )
 
 

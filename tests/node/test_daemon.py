@@ -589,7 +589,7 @@ async def test_a_folder_that_cannot_be_read_fails_the_pass_in_one_line(
         site.cdi.write_bytes(b"")
         await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
         assert daemon.conditions[0].subject == str(site.cdi)
-        assert "File exists; holds stay" in daemon.conditions[0].message
+        assert "no folder; holds stay" in daemon.conditions[0].message
         site.cdi.unlink()
         (site.root / "elsewhere").rename(site.cdi)
         await eventually(lambda: daemon.conditions == ())
