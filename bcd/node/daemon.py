@@ -28,7 +28,7 @@ from bcd.node.link import Link, Superseded
 from bcd.node.outbox import Outbox
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
-from bcd.node.session import Session
+from bcd.node.session import Session, ack_fields
 from bcd.node.settings import Paths, Settings, paths_of
 from bcd.node.status import (
     StatusServer,
@@ -344,15 +344,15 @@ class Daemon:
         self._wake.set()
 
     def on_report_ack(self, ack: gateway_pb2.ReportAck) -> None:
-        """Forget an answered report; an answer that is not "stored" is worth a line."""
-        if not self._outbox.acknowledge(ack.number):
-            return
+        """Forget an answered report; an answer that is not "stored" is worth a line.
+
+        Also when a newer outcome has replaced the report meanwhile.
+        """
         if ack.status != gateway_pb2.REPORT_ACK_STATUS_STORED:
             self.counters["reports not stored"] += 1
-            log.warning(
-                "report not stored",
-                extra={"number": ack.number, "status": ack.status, "reason": ack.reason[:256]},
-            )
+            log.warning("report not stored", extra=ack_fields(ack))
+        if not self._outbox.acknowledge(ack.number):
+            return
         if self._flush_at == math.inf:
             self._flush_at = self.ports.clock.monotonic() + _FLUSH_AFTER_S
             self._wake.set()

@@ -315,6 +315,13 @@ def _explain(code: grpc.StatusCode, details: str | None) -> str:
     return f"{code.name.lower()}: {printable(details or 'the gateway ended the stream')}"
 
 
+def ack_fields(ack: gateway_pb2.ReportAck) -> dict[str, object]:
+    """A gateway's answer to a report, for the log."""
+    known = gateway_pb2.ReportAckStatus.DESCRIPTOR.values_by_number.get(ack.status)
+    name = known.name.removeprefix("REPORT_ACK_STATUS_").lower() if known else str(ack.status)
+    return {"number": ack.number, "status": name, "reason": printable(ack.reason, 256)}
+
+
 def _gone(goaway: gateway_pb2.Goaway) -> GoneAway:
     return GoneAway(
         reason=goaway.reason,

@@ -166,9 +166,13 @@ async def test_what_was_not_acknowledged_is_sent_again(site: Site, gateway: Fake
     assert len(gateway.reports) == 1
 
 
-@pytest.mark.parametrize(
-    "status", [gateway_pb2.REPORT_ACK_STATUS_IGNORED, gateway_pb2.REPORT_ACK_STATUS_REJECTED]
-)
+STATUSES = {
+    gateway_pb2.REPORT_ACK_STATUS_IGNORED: "ignored",
+    gateway_pb2.REPORT_ACK_STATUS_REJECTED: "rejected",
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
 async def test_a_report_that_is_not_stored_is_logged_and_not_repeated(
     site: Site,
     gateway: FakeGateway,
@@ -181,7 +185,22 @@ async def test_a_report_that_is_not_stored_is_logged_and_not_repeated(
         await bound(site, gateway)
         await eventually(lambda: daemon.status()["reports"]["waiting"] == 0)
     assert daemon.counters["reports not stored"] == 1
-    assert "report not stored" in caplog.messages
+    said = [vars(record) for record in caplog.records if record.message == "report not stored"]
+    assert [line["status"] for line in said] == [STATUSES[status]]
+
+
+async def test_an_answer_to_a_report_that_was_replaced_is_logged_too(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(site.open()):
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        gateway.streams[site.node_id].send(
+            report_ack=gateway_pb2.ReportAck(
+                number=1, status=gateway_pb2.REPORT_ACK_STATUS_REJECTED, reason="no\nsuch"
+            )
+        )
+        await eventually(lambda: "report not stored" in caplog.messages)
+    assert [vars(r)["reason"] for r in caplog.records if "reason" in vars(r)] == ["no\ufffdsuch"]
 
 
 async def test_a_restart_changes_nothing_and_reports_what_stands(
