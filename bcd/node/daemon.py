@@ -37,7 +37,8 @@ from bcd.node.status import (
     hold_document,
 )
 from bcd.node.steps import StepName
-from bcd.sdnotify import notify, watchdog_seconds
+from bcd.node.watchdog import Watchdog
+from bcd.sdnotify import notify
 from bcd.wire.bounds import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from bcd.wire.document import to_document
 from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2
@@ -137,6 +138,8 @@ class Daemon:
         questions = {"status": self.status, "inventory": self.inventory_document}
         self._status = StatusServer(status_socket, questions) if status_socket else None
         self._wake = asyncio.Event()
+        self._watchdog = Watchdog(holds.ports.clock)
+        self._ready = False
         self._stopping = False
         self._frame: desired_pb2.SignedDesiredState | None = None
         self._everything = False
@@ -148,15 +151,17 @@ class Daemon:
     async def run(self) -> int:
         """Make every hold stand, then stay connected and keep them; returns the exit code.
 
+        systemd hears READY with the first pass that ends well: before, no hold is sure to stand.
         Raises BadConfiguration when the status socket cannot be made.
         """
-        link: asyncio.Task[Superseded | None] | None = None
+        tasks: list[asyncio.Task[Any]] = []
         try:
             if self._status is not None:
                 await self._status.start()
             await self._pass()
-            notify("READY=1")
             link = asyncio.create_task(self.link.run())
+            # systemd begins to watch with READY, not before.
+            tasks = [link, asyncio.create_task(self._watchdog.run())]
             link.add_done_callback(lambda _: self._wake.set())
             code = await self._loop(link)
             notify("STOPPING=1")
@@ -165,17 +170,17 @@ class Daemon:
                 await asyncio.wait({link}, timeout=_CLOSE_S)
             return code
         finally:
-            if link is not None:
-                link.cancel()
-                await asyncio.gather(link, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._status is not None:
                 await self._status.stop()
             await asyncio.to_thread(self._flush)
             os.close(self._claimed)
 
     def stop(self) -> None:
-        """Let ``run`` end; every hold stays."""
-        self._stopping = True
+        """Let ``run`` end, a pass after its current step; every hold stays."""
+        self._stopping = self._holds.stopping = True
         self._wake.set()
 
     def reload(self, settings: Settings) -> None:
@@ -189,14 +194,13 @@ class Daemon:
     # The loop.
 
     async def _loop(self, link: "asyncio.Task[Superseded | None]") -> int:
-        clock, watch = self.ports.clock, watchdog_seconds()
+        clock = self.ports.clock
         tick = clock.monotonic() + self._until_tick()
         look = 0.0
         while not self._stopping:
             if link.done():
                 return self._end_of(link)
-            soonest = min(look, tick, self._flush_at)
-            await self._pause(min(soonest - clock.monotonic(), watch / 3 if watch else math.inf))
+            await self._pause(min(look, tick, self._flush_at) - clock.monotonic())
             now = clock.monotonic()
             changed = now >= look and self._changed()
             if now >= look:
@@ -206,9 +210,8 @@ class Daemon:
                 tick = clock.monotonic() + self._until_tick()
             if now >= self._flush_at:
                 self._flush_at = math.inf
-                await asyncio.to_thread(self._flush)
-            if watch is not None:
-                notify("WATCHDOG=1")
+                with self._watchdog.work():
+                    await asyncio.to_thread(self._flush)
         return 0
 
     def _end_of(self, link: "asyncio.Task[Superseded | None]") -> int:
@@ -248,13 +251,15 @@ class Daemon:
         # gets a pass of its own with the next look.
         self._seen = self._fingerprint()
         try:
-            result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
+            with self._watchdog.work():
+                result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
         except Exception as error:  # the pass boundary: holds stay, the next tick tries again
             self._frame = self._frame or frame
             self._everything = self._everything or everything
             self._fail(error)
             return
-        self._take(result)
+        if result is not None:
+            self._take(result)
 
     def _fail(self, error: Exception) -> None:
         self.counters["failed passes"] += 1
@@ -296,6 +301,9 @@ class Daemon:
             extra={"result": result.sentence, "generation": self._version()[1]},
         )
         notify(f"STATUS={result.sentence}")
+        if not self._ready:
+            self._ready = True
+            notify("READY=1")
 
     def _flush(self) -> None:
         with contextlib.suppress(OSError):  # losing it only sends a report twice

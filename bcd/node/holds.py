@@ -64,6 +64,7 @@ class Holds:
     trust: Callable[[], Trust]
     reports: Reports
     after_step: AfterStep
+    stopping: bool = False
     accepted: Accepted | None = None
     inventory: LatestInventory = field(default_factory=LatestInventory)
     applied: Accepted | None = None
@@ -77,8 +78,10 @@ class Holds:
 
     def run(
         self, frame: desired_pb2.SignedDesiredState | None, *, everything: bool = False
-    ) -> PassResult:
+    ) -> PassResult | None:
         """One pass; ``everything`` reports all holds anew, as a new session wants it.
+
+        None when ``stopping`` was set meanwhile: the next start does the rest, as after a crash.
 
         What cannot be made durable, a state or reports, is kept for the next pass and told in a
         condition; the pass goes on with the state accepted before. Raises OSError when a folder
@@ -92,7 +95,11 @@ class Holds:
         self.reports.boot_id = observed.host.boot_id
         desired = self.accepted.state if self.accepted is not None else None
         made = plan(desired, observed, self.place)
-        execution = Executor(self.ports, self.reports, self.after_step).run(made)
+        execution = Executor(self.ports, self.reports, self.after_step).run(
+            made, lambda: self.stopping
+        )
+        if not execution.complete:
+            return None
         outcomes = dict(made.outcomes) | {
             id_: failed for id_, failed in execution.failed.items() if id_ in made.outcomes
         }

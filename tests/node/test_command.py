@@ -502,6 +502,35 @@ async def test_systemd_hears_ready_without_a_gateway_then_the_watchdog_and_the_e
     assert heard[-1] == "STOPPING=1"
 
 
+async def test_a_slow_pass_costs_neither_the_watchdog_nor_a_quick_end(
+    site: Site, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    gpus = site.devices()[:4]
+    (site.root / "faults.toml").write_text("slow_bind_seconds = 1.0\n")
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(channel, lambda: listen(channel, heard, site))
+        systemd = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        daemon = await start_bcd(site, systemd)
+        await gateway.until(lambda: bool(gateway.streams))
+        gateway.want(site.node_id, *map(assignment, range(4), gpus), generation=1)
+        await eventually(lambda: len(site.specs()) == 1)  # three more binds of a second each
+        heard.clear()
+        await eventually(lambda: heard.count("WATCHDOG=1") > 3)
+        assert len(site.specs()) < 4
+        assert await daemon.end() == 0
+        loop.remove_reader(channel)
+    assert len(site.specs()) < 4
+    assert gateway.said(Bound) == []
+    (site.root / "faults.toml").unlink()
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: len(gateway.said(Bound)) == 4)
+    assert await daemon.end() == 0
+
+
 def listen(channel: socket.socket, heard: list[str], site: Site) -> None:
     """Take one message; with READY=1 look whether the hold stands already."""
     message = channel.recv(4096).decode()

@@ -617,6 +617,22 @@ async def test_a_folder_that_cannot_be_read_fails_the_pass_in_one_line(
     assert not [record for record in failed if record.exc_info]
 
 
+async def test_ready_waits_for_the_first_pass_that_ends_well(
+    site: Site, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr("bcd.node.daemon.notify", heard.append)
+    daemon = site.open()
+    with monkeypatch.context() as broken:
+        broken.setattr(daemon.ports.host, "facts", lambda: 1 / 0)
+        async with running(daemon):
+            await gateway.until(lambda: site.node_id in gateway.streams)
+            assert "READY=1" not in heard
+            broken.undo()
+            await eventually(lambda: "READY=1" in heard)
+    assert heard.count("READY=1") == 1
+
+
 async def test_a_true_fault_in_a_pass_is_logged_whole_and_the_next_one_mends_it(
     site: Site,
     gateway: FakeGateway,
