@@ -71,8 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"gateway.{key} must be host:port, such as gateway.example:7443")
         for key in ("root", "state", "cdi", "env", "socket"):
             text = getattr(self.paths, key)
-            if text and not text.startswith("/"):
-                raise ValueError(f"paths.{key} must be an absolute path")
+            if text and (not text.startswith("/") or "\0" in text):
+                raise ValueError(f"paths.{key} must be an absolute path, without NUL characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

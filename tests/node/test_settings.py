@@ -44,6 +44,8 @@ def test_the_full_sample_shows_every_setting_with_its_default() -> None:
         (GATEWAY + "[paths]\nrot = '/'\n", "rot"),
         (GATEWAY + "[paths]\nroot = 'here'\n", "paths.root must be an absolute path"),
         (GATEWAY + "[paths]\nsocket = 'x'\n", "paths.socket"),
+        (GATEWAY + '[paths]\nstate = "/x\\u0000y"\n', "paths.state must be an absolute path"),
+        (GATEWAY + '[paths]\nroot = "/\\u0000"\n', "paths.root must be an absolute path"),
         (GATEWAY + "[cdi]\nannotations = 'sometimes'\n", "annotations"),
         (GATEWAY + "[log]\nlevel = 'loud'\n", "level"),
         (GATEWAY + "[passes]\nevery_seconds = 0\n", "every_seconds"),
