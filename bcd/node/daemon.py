@@ -16,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import bcd
 from bcd.model.ids import AllocationId, NodeId
 from bcd.model.report import Outcome
 from bcd.node.converge import NodeCondition, Place
 from bcd.node.execute import AfterStep, no_observer
-from bcd.node.holds import Holds, PassResult, file_trouble
+from bcd.node.holds import Holds, PassResult, failure_of
 from bcd.node.host.folder import claim, unusable
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
@@ -184,8 +186,12 @@ class Daemon:
         self._wake.set()
 
     def reload(self, settings: Settings) -> None:
-        """Take over what may change while running: pass times and how specs are written."""
-        self.settings = settings
+        """Take over what may change while running: pass times and how specs are written.
+
+        The gateway and the paths in effect stay in ``settings`` until a restart.
+        """
+        old = self.settings
+        self.settings = msgspec.structs.replace(settings, gateway=old.gateway, paths=old.paths)
         annotate = settings.cdi.annotations == "always"
         self._holds.place = replace(self._holds.place, annotate=annotate)
         self._seen = None
@@ -202,7 +208,7 @@ class Daemon:
                 return self._end_of(link)
             await self._pause(min(look, tick, self._flush_at) - clock.monotonic())
             now = clock.monotonic()
-            changed = now >= look and self._changed()
+            changed = now >= look and self._fingerprint() != self._seen
             if now >= look:
                 look = now + self.settings.passes.watch_seconds
             if changed or self._due or now >= tick:
@@ -235,9 +241,6 @@ class Daemon:
         await asyncio.gather(woken, timer, return_exceptions=True)
         self._wake.clear()
 
-    def _changed(self) -> bool:
-        return self._fingerprint() != self._seen
-
     def _fingerprint(self) -> object:
         ports = self.ports
         return ports.cdi.fingerprint(), ports.env.fingerprint(), ports.gpus.fingerprint()
@@ -264,11 +267,7 @@ class Daemon:
     def _fail(self, error: Exception) -> None:
         self.counters["failed passes"] += 1
         self._troubled += 1
-        if isinstance(error, OSError):
-            condition = file_trouble("PassFailed", error)
-        else:
-            problem = f"{type(error).__name__}: {error}; this is a fault of bcd, see its log"
-            condition = NodeCondition("PassFailed", "", problem[:512])
+        condition = failure_of(error)
         self.conditions = (condition,)
         log.error(
             "pass failed; holds stay as they are, the next pass tries again",

@@ -194,6 +194,14 @@ def file_trouble(type_: str, error: OSError) -> NodeCondition:
     )
 
 
+def failure_of(error: Exception) -> NodeCondition:
+    """Why a whole pass came to nothing."""
+    if isinstance(error, OSError):
+        return file_trouble("PassFailed", error)
+    problem = f"{type(error).__name__}: {error}; this is a fault of bcd, see its log"
+    return NodeCondition("PassFailed", "", problem[:512])
+
+
 def _rejection(refused: Refused) -> gateway_pb2.Ack:
     return gateway_pb2.Ack(
         epoch=refused.epoch,

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bcd.cli import bcd_run
 from bcd.model.report import Bound, Failed, FailureReason, Released
 from bcd.node import desired
 from bcd.node.daemon import EXIT_SUPERSEDED
 from bcd.node.desired import Refusal
+from bcd.node.settings import LogSettings
 from bcd.signing.certificates import Role, pin_of
 from bcd.wire.inventory import decode_inventory
 from bcd.wire.node.v1 import gateway_pb2
@@ -631,6 +633,23 @@ async def test_ready_waits_for_the_first_pass_that_ends_well(
             broken.undo()
             await eventually(lambda: "READY=1" in heard)
     assert heard.count("READY=1") == 1
+
+
+async def test_a_changed_gateway_is_told_with_every_reload_and_not_shown_as_in_effect(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = site.open()
+    elsewhere = msgspec.structs.replace(site.settings.gateway, address="elsewhere:1")
+    changed = msgspec.structs.replace(
+        site.settings, gateway=elsewhere, log=LogSettings(level="warning")
+    )
+    for _ in range(2):
+        bcd_run._take_over(daemon, changed)
+    assert [m for m in caplog.messages if "with a restart only" in m] == caplog.messages
+    assert len(caplog.messages) == 2
+    assert daemon.status()["gateway"]["address"] == site.settings.gateway.address
+    daemon.stop()
+    await daemon.run()
 
 
 async def test_a_true_fault_in_a_pass_is_logged_whole_and_the_next_one_mends_it(
