@@ -8,13 +8,14 @@ from pathlib import Path
 from bcd.cli.program import load_settings, read_secret
 from bcd.cli.say import say
 from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.model.printable import printable
 from bcd.node.enrolment import enroll, parse_token
 from bcd.node.host.clock import SystemClock
 from bcd.node.host.folder import claim, unusable
 from bcd.node.identity import load_identity, save_identity
 from bcd.node.pending import attempt_for, forget_attempt
 from bcd.node.rejoin import join_again
-from bcd.node.settings import Settings, paths_of
+from bcd.node.settings import Settings, is_address, paths_of
 from bcd.signing.certificates import spiffe_id
 from bcd.signing.keyfile import CREDENTIALS, Credentials
 
@@ -25,7 +26,12 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
     """Enrol; raises BcdError naming what to do when that fails."""
     settings = load_settings(config, Settings)
     state = paths_of(settings.paths).state
-    address = gateway or settings.gateway.enroll_address
+    address = settings.gateway.enroll_address if gateway is None else gateway
+    if not is_address(address):
+        raise BadConfiguration(
+            f"--gateway {printable(address, 128)}: must be host:port, with the gateway's port for"
+            " enrolments, such as gateway.example:7444"
+        )
     claimed = claim(state)  # a running daemon must not find its identity changed
     try:
         credentials = _enrolled(state, address, token_file)

@@ -47,6 +47,12 @@ _PAUSES_S = (0.5, 2.0)
 _TOKEN = re.compile(r"([A-Za-z0-9_-]{1,64})\.([A-Za-z0-9_-]{43}=?)\.([0-9a-f]{64})\Z")
 _MAX_CHAIN = 4
 _MAX_BUNDLE = 16
+# How the gateway's port for nodes and the placer's API end the call of who has no certificate.
+_OTHER_PORT = (Reason.UNAVAILABLE, Reason.UNSUPPORTED)
+_WHICH_PORT = (
+    "; check that this is the gateway's port for enrolments (gateway.enroll_address, 7444 in the"
+    " samples), not its port for nodes or the placer's API"
+)
 _SERVICE = pb.DESCRIPTOR.services_by_name["EnrollmentService"].full_name
 
 
@@ -138,9 +144,9 @@ async def _presented_certificate(address: str) -> str:
             ssl.get_server_certificate, (host.strip("[]"), int(port)), timeout=_TLS_TIMEOUT_S
         )
     except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise Unavailable(
-            f"{address}: no TLS server answers there ({error}); check the address of the"
-            " gateway's enrolment port"
+            f"{address}: no TLS server answers there ({problem}){_WHICH_PORT}"
         ) from error
 
 
@@ -186,11 +192,15 @@ async def _call(
             answer = await ask(request.SerializeToString(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             # The table of reasons is needed for failures only; it brings Google's types along.
-            from bcd.wire.status import decode_error
+            from bcd.wire.status import RemoteError, decode_error
 
             refusal = decode_error(error)
-            refusal.message = f"{address}: {printable(refusal.message)}"
-            raise refusal from error
+            message = f"{address}: {printable(refusal.message)}"
+            if method == "Enroll" and not refusal.told and refusal.reason in _OTHER_PORT:
+                message += _WHICH_PORT
+            raise RemoteError(
+                refusal.reason, message, dict(refusal.details), told=refusal.told
+            ) from error
     try:
         # Both answers are the credentials, in the same field.
         return pb.EnrollResponse.FromString(answer).credentials

@@ -15,6 +15,12 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 _Period = Annotated[float, msgspec.Meta(ge=0.05, le=3_600)]
 
 
+def is_address(text: str) -> bool:
+    """Whether ``text`` is host:port, the host a name or an IP address (v6 in brackets)."""
+    match = _ADDRESS.match(text)
+    return match is not None and 0 < int(match[1]) < 65_536
+
+
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the gateway listens, and how patiently it is dialled."""
 
@@ -66,8 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         """Check what types cannot say; the message names the key."""
         for key in ("address", "enroll_address"):
-            match = _ADDRESS.match(getattr(self.gateway, key))
-            if match is None or not 0 < int(match[1]) < 65_536:
+            if not is_address(getattr(self.gateway, key)):
                 raise ValueError(f"gateway.{key} must be host:port, such as gateway.example:7443")
         for key in ("root", "state", "cdi", "env", "socket"):
             text = getattr(self.paths, key)

@@ -291,6 +291,14 @@ def test_a_file_without_a_token_is_refused(fresh: Site, content: str) -> None:
         bcd_enroll.run(config, str(fresh.root / "none"), None)
 
 
+@pytest.mark.parametrize("address", ["gateway", "gateway:", "g:99999", "g:74\x1b[2J", ""])
+def test_an_address_without_a_port_is_said_so(fresh: Site, address: str) -> None:
+    config = write_config(fresh)
+    with pytest.raises(BadConfiguration, match=r"must be host:port.*enrolments") as caught:
+        bcd_enroll.run(config, "-", address)
+    assert caught.value.message.isprintable()
+
+
 async def test_a_refused_enrolment_says_why_and_leaves_nothing(
     gateway: FakeGateway, fresh: Site
 ) -> None:

@@ -4,6 +4,7 @@ import base64
 import secrets
 from collections.abc import Callable
 
+import grpc
 import pytest
 
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
@@ -66,6 +67,19 @@ async def test_a_wrong_secret_is_refused_with_the_reason(gateway: FakeGateway) -
 async def test_nobody_there_is_said_with_the_address() -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: no TLS server answers"):
         await enroll("127.0.0.1:1", JoinToken("join_1", b"s" * 32, PIN), now_ms())
+
+
+async def test_another_port_of_the_gateway_or_the_placer_is_told_apart(
+    gateway: FakeGateway,
+) -> None:
+    pair = (gateway._identity.key_pem, gateway._identity.chain_pem)
+    api = grpc.aio.server()
+    port = api.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await api.start()
+    for address in (gateway.address, f"127.0.0.1:{port}"):
+        with pytest.raises(BcdError, match=r"enroll_address.*not its port for nodes"):
+            await enroll(address, parse_token(gateway.token(node_id())), now_ms())
+    await api.stop(0)
 
 
 async def test_an_answer_of_another_authority_than_the_pins_is_not_taken(
