@@ -231,6 +231,7 @@ class Link:
                 attempt += 1
 
     async def _open(self, credentials: Credentials) -> Session | SessionEnd:
+        hello = self.owner.hello()
         channel = grpc.aio.secure_channel(
             self.settings.address,
             grpc.ssl_channel_credentials(
@@ -249,7 +250,7 @@ class Link:
             after_step=self.after_step,
             unknown=self.unknown,
         )
-        end = await session.open(self.owner.hello(), self.settings.welcome_seconds)
+        end = await session.open(hello, self.settings.welcome_seconds)
         if end is None and not self._closing:
             return session
         await channel.close()
