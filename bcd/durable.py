@@ -33,8 +33,17 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
     Without ``durable`` a power loss may take the file, or leave it empty.
 
     The temporary file lies in the same folder under a name without a known suffix (CDI readers
-    load every ``*.json``, hidden ones too). Raises OSError, and then leaves nothing behind.
+    load every ``*.json``, hidden ones too). Raises OSError naming ``path``, and then leaves nothing
+    behind.
     """
+    try:
+        _replace(path, content, mode, durable)
+    except OSError as error:
+        # A full disk's error names no file, and others the temporary one.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _replace(path: Path, content: bytes, mode: int, durable: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
@@ -51,6 +60,13 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def why(error: OSError) -> str:
+    """What the system said, for the middle of a sentence."""
+    if isinstance(error, FileExistsError):
+        return "what is there is no folder"  # only the making of a folder meets it
+    return error.strerror or str(error)
 
 
 def remove_file(path: Path) -> bool:

@@ -4,7 +4,10 @@ For the three daemons. Imports nothing of the project.
 """
 
 import os
+import re
 import socket
+
+_NUMBER = re.compile(r"[0-9]{1,19}\Z")  # 64 bits
 
 
 def notify(state: str) -> None:
@@ -24,4 +27,5 @@ def notify(state: str) -> None:
 def watchdog_seconds() -> float | None:
     """How often systemd wants ``WATCHDOG=1`` at least; None when it does not watch."""
     text = os.environ.get("WATCHDOG_USEC", "")
-    return int(text) / 1e6 if text.isdigit() and int(text) else None
+    number = int(text) if _NUMBER.match(text) else 0
+    return number / 1e6 if number else None

@@ -1,6 +1,7 @@
 """Files that are replaced whole: the reader sees old or new, and a failure leaves the old."""
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,27 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         replace_file(path, b"content")
     assert os.listdir(tmp_path) == ["folder"]
-    with pytest.raises(OSError):
-        replace_file(tmp_path / "nowhere" / "file", b"content")
+
+
+def test_a_failure_names_the_file_whatever_failed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", tmp_path / "nowhere" / "file"):
+        with pytest.raises(OSError) as caught:
+            replace_file(path, b"content")
+        assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+
+
+def test_a_full_disk_names_the_file_too(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for it."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            replace_file(tmp_path / "state", bytes(2 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert caught.value.filename == str(tmp_path / "state")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_link_is_replaced_and_its_target_left_alone(tmp_path: Path) -> None:

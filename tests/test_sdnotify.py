@@ -30,7 +30,10 @@ def test_a_state_arrives_as_one_datagram(
         assert channel.recv(1024) == b"READY=1\nSTATUS=fine"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("60000000", 60.0), ("0", None), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60000000", 60.0), ("0", None), ("", None), ("²", None), ("1" * 5000, None)],
+)
 def test_the_watchdogs_period_comes_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, text: str, seconds: float | None
 ) -> None:

@@ -2,18 +2,23 @@
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 from bcd.cli.program import load_settings, read_secret
-from bcd.model.errors import BadConfiguration
+from bcd.cli.say import say
+from bcd.model.address import is_dialled
+from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.model.printable import printable
 from bcd.node.enrolment import enroll, parse_token
 from bcd.node.host.clock import SystemClock
-from bcd.node.host.folder import claim
-from bcd.node.identity import save_identity
+from bcd.node.host.folder import claim, unusable
+from bcd.node.identity import load_identity, save_identity
 from bcd.node.pending import attempt_for, forget_attempt
+from bcd.node.rejoin import join_again
 from bcd.node.settings import Settings, paths_of
 from bcd.signing.certificates import spiffe_id
-from bcd.signing.keyfile import CREDENTIALS
+from bcd.signing.keyfile import CREDENTIALS, Credentials
 
 _MAX_TOKEN_BYTES = 1024
 
@@ -22,20 +27,37 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
     """Enrol; raises BcdError naming what to do when that fails."""
     settings = load_settings(config, Settings)
     state = paths_of(settings.paths).state
+    address = settings.gateway.enroll_address if gateway is None else gateway
+    if not is_dialled(address):
+        raise BadConfiguration(
+            f"--gateway {printable(address, 128)}: must be host:port, with the gateway's port for"
+            " enrolments, such as gateway.example:7444"
+        )
     claimed = claim(state)  # a running daemon must not find its identity changed
     try:
-        if (state / CREDENTIALS).exists():
-            raise BadConfiguration(
-                f"{state / CREDENTIALS}: this host is enrolled already; to give it another"
-                " identity, move that file away first"
-            )
-        token = parse_token(read_secret(token_file, _MAX_TOKEN_BYTES))
-        address = gateway or settings.gateway.enroll_address
-        attempt = attempt_for(token.id, state)
-        credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms(), attempt))
-        save_identity(state, credentials)
-        forget_attempt(state)
+        credentials = _enrolled(state, address, token_file)
+    except OSError as error:
+        raise unusable(error) from error
     finally:
         os.close(claimed)
-    print(f"enrolled as {spiffe_id(credentials.leaf)}; now start the daemon: bcd run")
+    done = f"enrolled as {spiffe_id(credentials.leaf)}; now start the daemon: bcd run"
+    try:
+        say([done])
+    except Unavailable:
+        print(f"bcd: {done}", file=sys.stderr)  # the identity is safe, and the token is used
     return 0
+
+
+def _enrolled(state: Path, address: str, token_file: str) -> Credentials:
+    if (state / CREDENTIALS).exists():
+        raise BadConfiguration(
+            f"{state / CREDENTIALS}: this host is enrolled already; if that identity is of"
+            f" no use any more, move that file away and"
+            f" {join_again(load_identity(state).node_id)}"
+        )
+    token = parse_token(read_secret(token_file, _MAX_TOKEN_BYTES))
+    attempt = attempt_for(token.id, state)
+    credentials = asyncio.run(enroll(address, token, SystemClock().wall_ms(), attempt))
+    save_identity(state, credentials)
+    forget_attempt(state)
+    return credentials

@@ -6,22 +6,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bcd
 from bcd.cli.program import load_settings
+from bcd.cli.say import say
+from bcd.model.errors import Unavailable
+from bcd.model.printable import printable
 from bcd.node.settings import Settings, paths_of
 from bcd.node.status import ask
 
 _GIB = 1 << 30
+_MAX_LINE = 4096
 
 
 def run(config: Path, question: str, *, as_json: bool) -> int:
     """Ask and print; raises Unavailable when no daemon answers."""
     document = ask(paths_of(load_settings(config, Settings).paths).socket, question)
-    if as_json:
-        print(json.dumps(document, indent=2))
-    else:
-        lines = _status(document) if question == "status" else _inventory(document)
-        print("\n".join(lines))
+    say([json.dumps(document, indent=2)] if as_json else _lines(document, question))
     return 0
+
+
+def _lines(document: Any, question: str) -> list[str]:
+    """The answer for people; what came from elsewhere cannot steer their terminal."""
+    lines = _status(document) if question == "status" else _inventory(document)
+    try:
+        return [printable(line, _MAX_LINE) for line in lines]
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise Unavailable(
+            f"the answer of the daemon is not what this bcd {bcd.__version__} expects; after an"
+            " upgrade restart the daemon, or see all of it with -o json"
+        ) from error
 
 
 def _status(document: dict[str, Any]) -> Iterator[str]:
@@ -35,10 +48,14 @@ def _status(document: dict[str, Any]) -> Iterator[str]:
     yield f"reports      {document['reports']['waiting']} waiting"
     yield f"last pass    {document['lastPass']}"
     for hold in document["holds"]:
-        detail = hold.get("reason") or ", ".join(hold["devices"])
+        detail = _failure(hold) or ", ".join(hold.get("devices", ()))
         yield f"hold         {hold['allocationId']}  {hold['state']}  {detail}"
     for condition in document["conditions"]:
         yield f"condition    {condition['type']} {condition['subject']}: {condition['message']}"
+
+
+def _failure(hold: dict[str, Any]) -> str:
+    return ": ".join(filter(None, (hold.get("reason"), hold.get("message"))))
 
 
 def _inventory(document: dict[str, Any]) -> Iterator[str]:

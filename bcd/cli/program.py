@@ -121,16 +121,11 @@ def read_secret(name: str, limit: int) -> str:
     """A short text from a file, or from standard input for ``-``; raises BadConfiguration."""
     try:
         if name == "-":
-            return sys.stdin.read(limit)
+            return sys.stdin.buffer.read(limit).decode("ascii", "replace")
         with open(name, encoding="ascii", errors="replace") as file:
             return file.read(limit)
     except OSError as error:
         raise BadConfiguration(f"{name}: cannot be read ({error.strerror})") from error
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would obey: somebody else may have written it."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def duration_argument(text: str) -> int:

@@ -3,12 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cryptography import x509
-
 from bcd.gateway import ending
 from bcd.gateway.ending import Ending
 from bcd.model.ids import NodeId, is_plain_name, is_type_id
-from bcd.signing.certificates import WORKLOAD_ROLES, serial_hex, spiffe_id, validity_ms
+from bcd.signing.certificates import (
+    WORKLOAD_ROLES,
+    parse_certificates,
+    serial_hex,
+    spiffe_id,
+    validity_ms,
+)
 from bcd.store import certificates, inventories, nodes, sessions
 from bcd.store.database import Transaction
 from bcd.store.sessions import Opening
@@ -39,7 +43,10 @@ def identify(auth: Mapping[str, Iterable[bytes]], domain: str, now_ms: int) -> P
     certificate = next(iter(auth.get("x509_pem_cert", ())), None)
     if certificate is None:
         return ending.bad_certificate("no client certificate was shown")
-    leaf = x509.load_pem_x509_certificate(certificate)
+    try:
+        leaf = parse_certificates(certificate)[0]
+    except ValueError as error:
+        return ending.bad_certificate(f"the certificate cannot be read ({error})")
     subject = spiffe_id(leaf)
     if subject is None or subject.domain != domain:
         return ending.bad_certificate(f"the certificate is not of the trust domain {domain}")

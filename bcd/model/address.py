@@ -1,5 +1,6 @@
 """Addresses and names in settings: where to listen, and what others dial."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -16,6 +17,12 @@ _DIALLED = rf"^(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):(?!0\Z){_PORT}\Z"
 Listen = Annotated[str, msgspec.Meta(pattern=_LISTEN)]
 Dialled = Annotated[str, msgspec.Meta(pattern=_DIALLED)]
 DialledName = Annotated[str, msgspec.Meta(pattern=_NAME)]
+
+
+def is_dialled(text: str) -> bool:
+    """Whether ``text`` is an address that can be dialled."""
+    return re.match(_DIALLED, text) is not None
+
 
 # What each pattern asks for, in words.
 FORMS: Mapping[str, str] = {

@@ -7,6 +7,8 @@ a sentence that names the thing and the remedy.
 from collections.abc import Mapping
 from enum import StrEnum
 
+from bcd.model.printable import printable
+
 
 class Reason(StrEnum):
     """Why a request was refused; travels as ``google.rpc.ErrorInfo.reason`` (spec 15.2)."""
@@ -39,6 +41,7 @@ class BcdError(Exception):
 
 
 _MAX_PATH = 256
+_MAX_RULE = 4096
 
 
 class InvalidInput(BcdError):
@@ -50,18 +53,10 @@ class InvalidInput(BcdError):
     reason = Reason.INVALID_INPUT
 
     def __init__(self, field: str, rule: str) -> None:
-        field, rule = _printable(field)[:_MAX_PATH], _printable(rule)
+        field, rule = printable(field, _MAX_PATH), printable(rule, _MAX_RULE)
         super().__init__(f"{field}: {rule}" if field else rule, field=field, rule=rule)
         self.field = field
         self.rule = rule
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 class Unsupported(BcdError):

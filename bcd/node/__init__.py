@@ -11,5 +11,6 @@ assignment passes through:
 
 ``holds`` joins 2 to 5 into one pass; ``daemon`` is the loop that runs passes; ``link`` keeps a
 session alive; ``identity`` and ``enrolment`` keep the node's key young. Nothing on disk but the
-CDI specs is the hold (``hold``, ``cdi``); everything else is rebuilt from them.
+CDI specs is the hold (``hold``, ``cdi``); everything else is rebuilt from them. What another node
+id made (``others``) is left alone.
 """

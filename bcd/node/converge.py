@@ -3,10 +3,11 @@
 Removals come before additions, and a failed hold never stops the others: ``execute`` skips the
 rest of that hold's steps, and of the holds that wait for it. What is on disk is the hold: one
 whose spec stands is never judged again, and without an accepted desired state nothing is removed.
+A hold that another node's daemon made is never touched; it only keeps its devices from others.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bcd.model.assignment import Binding, DesiredState, HostReserve
 from bcd.model.host import HostFacts
@@ -15,7 +16,9 @@ from bcd.model.report import Bound, Failed, FailureReason, Outcome
 from bcd.node import cdi, steps
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
+from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.ports import CdiFiles, GpuSnapshot, OwnSpec, SliceState
+from bcd.node.rejoin import join_again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,7 @@ class Place:
     """What specs, env files and reports say of this host beside the hold."""
 
     node_id: str
+    cdi_folder: str
     env_folder: str
     annotate: bool
 
@@ -51,6 +55,17 @@ class Observed:
     owed: frozenset[AllocationId] = frozenset()
     held: frozenset[AllocationId] = frozenset()
 
+    def without(self, ids: frozenset[AllocationId]) -> "Observed":
+        """The same as if nothing of these allocations were there."""
+        own = tuple(spec for spec in self.cdi.own if spec.allocation_id not in ids)
+        return replace(
+            self,
+            cdi=replace(self.cdi, own=own),
+            env={id_: content for id_, content in self.env.items() if id_ not in ids},
+            slices={id_: state for id_, state in self.slices.items() if id_ not in ids},
+            held=self.held - ids,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NodeCondition:
@@ -72,6 +87,7 @@ class Plan:
     outcomes: Mapping[AllocationId, Outcome]
     waits_for: Mapping[AllocationId, frozenset[AllocationId]] = field(default_factory=dict)
     conditions: tuple[NodeCondition, ...] = ()
+    others: tuple[OtherHold, ...] = ()
 
 
 def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:
@@ -82,8 +98,13 @@ def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan
 class _Planner:
     def __init__(self, desired: DesiredState | None, observed: Observed, place: Place) -> None:
         self._desired = desired
-        self._observed = observed
         self._place = place
+        # An allocation that is assigned to us is ours, whatever a person made of its files.
+        ours = {entry.allocation_id for entry in desired.assignments} if desired else set()
+        others = holds_of_others(observed.cdi.own, observed.env, place.node_id)
+        self._others = tuple(other for other in others if other.allocation_id not in ours)
+        observed = observed.without(frozenset(other.allocation_id for other in self._others))
+        self._observed = observed
         self._steps: list[steps.Step] = []
         self._outcomes: dict[AllocationId, Outcome] = {}
         self._waits: dict[AllocationId, frozenset[AllocationId]] = {}
@@ -103,6 +124,8 @@ class _Planner:
         )
 
     def plan(self) -> Plan:
+        for other in self._others:
+            self._say_other(other)
         if self._desired is None:
             self._converge([hold for hold in self._on_disk.values() if hold is not None])
         else:
@@ -113,6 +136,7 @@ class _Planner:
             outcomes=self._outcomes,
             waits_for=self._waits,
             conditions=tuple(self._conditions),
+            others=self._others,
         )
 
     # What is there.
@@ -130,6 +154,17 @@ class _Planner:
         except cdi.MalformedSpec as error:
             self._say("CorruptSpec", main.name, str(error))
             return None
+
+    def _say_other(self, other: OtherHold) -> None:
+        paths = [f"{self._place.cdi_folder}/{name}" for name in other.specs]
+        if other.has_env:
+            paths.append(self._place.env_path(other.allocation_id))
+        self._say(
+            "HoldOfAnotherNode",
+            str(other.allocation_id),
+            f"{other.node_id} made this hold and it stays; remove {' and '.join(paths)} once"
+            f" nothing uses its devices, or {join_again(other.node_id)}",
+        )
 
     def _stands(self, hold: Hold) -> bool:
         """Whether the hold is there with these devices; a corrupt file still is its hold."""
@@ -199,24 +234,31 @@ class _Planner:
 
     def _converge(self, wanted: list[Hold]) -> None:
         """Standing holds first, oldest first: an id sorts by the time it was made."""
-        judged = sorted(
-            ((not self._stands(hold), hold.allocation_id, hold) for hold in wanted),
-            key=lambda entry: entry[:2],
-        )
         accepted = []
-        for new, id_, hold in judged:
-            refused = self._judge(hold, new)
-            if refused is not None:
-                self._refuse(id_, refused)
-                continue
-            self._ledger.enter(hold)
-            accepted.append((hold, new))
+        for new in (False, True):
+            for hold in sorted(wanted, key=lambda hold: hold.allocation_id):
+                if self._stands(hold) is new:
+                    continue
+                refused = self._judge(hold, new)
+                if refused is not None:
+                    self._refuse(hold.allocation_id, refused)
+                    continue
+                self._ledger.enter(hold)
+                accepted.append((hold, new))
+            if not new:
+                # After our own that stand: another node's hold never ends one of them.
+                self._enter_others()
         for hold, new in accepted:
             self._clear(hold, new)
         for hold, new in accepted:
             if new:
                 self._wait(hold)
             self._make(hold, new)
+
+    def _enter_others(self) -> None:
+        for other in self._others:
+            if other.hold is not None:
+                self._ledger.enter(other.hold)
 
     def _judge(self, hold: Hold, new: bool) -> Failed | None:
         foreign = self._foreign(hold)

@@ -16,19 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import bcd
 from bcd.model.ids import AllocationId, NodeId
 from bcd.model.report import Outcome
 from bcd.node.converge import NodeCondition, Place
 from bcd.node.execute import AfterStep, no_observer
-from bcd.node.holds import Holds, PassResult
-from bcd.node.host.folder import claim
+from bcd.node.holds import Holds, PassResult, failure_of
+from bcd.node.host.folder import claim, unusable
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
 from bcd.node.outbox import Outbox
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
-from bcd.node.session import Session
+from bcd.node.session import Session, ack_fields
 from bcd.node.settings import Paths, Settings, paths_of
 from bcd.node.status import (
     StatusServer,
@@ -37,7 +39,8 @@ from bcd.node.status import (
     hold_document,
 )
 from bcd.node.steps import StepName
-from bcd.sdnotify import notify, watchdog_seconds
+from bcd.node.watchdog import Watchdog
+from bcd.sdnotify import notify
 from bcd.wire.bounds import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from bcd.wire.document import to_document
 from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2
@@ -71,6 +74,9 @@ def open_daemon(
         holds = _open_holds(settings, paths, identity, ports, after_step)
         status = paths.socket if serve_status else None
         return Daemon(settings, identity, holds, claimed=descriptor, status_socket=status)
+    except OSError as error:
+        os.close(descriptor)
+        raise unusable(error) from error
     except BaseException:
         os.close(descriptor)
         raise
@@ -85,6 +91,7 @@ def _open_holds(
         folder=paths.state,
         place=Place(
             node_id=identity.node_id,
+            cdi_folder=str(paths.cdi),
             env_folder=str(paths.env),
             annotate=settings.cdi.annotations == "always",
         ),
@@ -133,24 +140,30 @@ class Daemon:
         questions = {"status": self.status, "inventory": self.inventory_document}
         self._status = StatusServer(status_socket, questions) if status_socket else None
         self._wake = asyncio.Event()
+        self._watchdog = Watchdog(holds.ports.clock)
+        self._ready = False
         self._stopping = False
         self._frame: desired_pb2.SignedDesiredState | None = None
         self._everything = False
+        self._due = False
+        self._troubled = 0  # passes in a row that failed, or left something unwritten
         self._seen: object = None
         self._flush_at = math.inf
 
     async def run(self) -> int:
         """Make every hold stand, then stay connected and keep them; returns the exit code.
 
+        systemd hears READY with the first pass that ends well: before, no hold is sure to stand.
         Raises BadConfiguration when the status socket cannot be made.
         """
-        link: asyncio.Task[Superseded | None] | None = None
+        tasks: list[asyncio.Task[Any]] = []
         try:
             if self._status is not None:
                 await self._status.start()
             await self._pass()
-            notify("READY=1")
             link = asyncio.create_task(self.link.run())
+            # systemd begins to watch with READY, not before.
+            tasks = [link, asyncio.create_task(self._watchdog.run())]
             link.add_done_callback(lambda _: self._wake.set())
             code = await self._loop(link)
             notify("STOPPING=1")
@@ -159,22 +172,26 @@ class Daemon:
                 await asyncio.wait({link}, timeout=_CLOSE_S)
             return code
         finally:
-            if link is not None:
-                link.cancel()
-                await asyncio.gather(link, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             if self._status is not None:
                 await self._status.stop()
             await asyncio.to_thread(self._flush)
             os.close(self._claimed)
 
     def stop(self) -> None:
-        """Let ``run`` end; every hold stays."""
-        self._stopping = True
+        """Let ``run`` end, a pass after its current step; every hold stays."""
+        self._stopping = self._holds.stopping = True
         self._wake.set()
 
     def reload(self, settings: Settings) -> None:
-        """Take over what may change while running: pass times and how specs are written."""
-        self.settings = settings
+        """Take over what may change while running: pass times and how specs are written.
+
+        The gateway and the paths in effect stay in ``settings`` until a restart.
+        """
+        old = self.settings
+        self.settings = msgspec.structs.replace(settings, gateway=old.gateway, paths=old.paths)
         annotate = settings.cdi.annotations == "always"
         self._holds.place = replace(self._holds.place, annotate=annotate)
         self._seen = None
@@ -183,26 +200,24 @@ class Daemon:
     # The loop.
 
     async def _loop(self, link: "asyncio.Task[Superseded | None]") -> int:
-        clock, watch = self.ports.clock, watchdog_seconds()
-        tick = clock.monotonic() + self.settings.passes.every_seconds
+        clock = self.ports.clock
+        tick = clock.monotonic() + self._until_tick()
         look = 0.0
         while not self._stopping:
             if link.done():
                 return self._end_of(link)
-            soonest = min(look, tick, self._flush_at)
-            await self._pause(min(soonest - clock.monotonic(), watch / 3 if watch else math.inf))
+            await self._pause(min(look, tick, self._flush_at) - clock.monotonic())
             now = clock.monotonic()
-            changed = now >= look and self._changed()
+            changed = now >= look and self._fingerprint() != self._seen
             if now >= look:
                 look = now + self.settings.passes.watch_seconds
-            if changed or self._frame is not None or self._everything or now >= tick:
+            if changed or self._due or now >= tick:
                 await self._pass()
-                tick = now + self.settings.passes.every_seconds
+                tick = clock.monotonic() + self._until_tick()
             if now >= self._flush_at:
                 self._flush_at = math.inf
-                await asyncio.to_thread(self._flush)
-            if watch is not None:
-                notify("WATCHDOG=1")
+                with self._watchdog.work():
+                    await asyncio.to_thread(self._flush)
         return 0
 
     def _end_of(self, link: "asyncio.Task[Superseded | None]") -> int:
@@ -226,9 +241,6 @@ class Daemon:
         await asyncio.gather(woken, timer, return_exceptions=True)
         self._wake.clear()
 
-    def _changed(self) -> bool:
-        return self._fingerprint() != self._seen
-
     def _fingerprint(self) -> object:
         ports = self.ports
         return ports.cdi.fingerprint(), ports.env.fingerprint(), ports.gpus.fingerprint()
@@ -236,24 +248,40 @@ class Daemon:
     async def _pass(self) -> None:
         frame, self._frame = self._frame, None
         everything, self._everything = self._everything, False
+        self._due = False
         self.counters["passes"] += 1
         # Taken before the pass looks: what changes meanwhile, by a person or by the pass itself,
         # gets a pass of its own with the next look.
         self._seen = self._fingerprint()
         try:
-            result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
+            with self._watchdog.work():
+                result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
         except Exception as error:  # the pass boundary: holds stay, the next tick tries again
-            self.counters["failed passes"] += 1
             self._frame = self._frame or frame
             self._everything = self._everything or everything
-            problem = f"{type(error).__name__}: {error}"
-            self.conditions = (NodeCondition("PassFailed", "", problem[:512]),)
-            log.exception("pass failed; holds stay as they are, the next pass tries again")
-            await self.ports.clock.sleep(min(1.0, self.settings.passes.every_seconds))
+            self._fail(error)
             return
-        self._take(result)
+        if result is not None:
+            self._take(result)
+
+    def _fail(self, error: Exception) -> None:
+        self.counters["failed passes"] += 1
+        self._troubled += 1
+        condition = failure_of(error)
+        self.conditions = (condition,)
+        log.error(
+            "pass failed; holds stay as they are, the next pass tries again",
+            extra={"problem": condition.message},
+            exc_info=None if isinstance(error, OSError) else error,
+        )
+
+    def _until_tick(self) -> float:
+        """Seconds to the next pass when nothing happens: sooner after trouble, then ever later."""
+        every = self.settings.passes.every_seconds
+        return min(every, 2.0 ** min(self._troubled - 1, 16)) if self._troubled else every
 
     def _take(self, result: PassResult) -> None:
+        self._troubled = self._troubled + 1 if result.unwritten else 0
         self.conditions = result.conditions
         self.outcomes = result.outcomes
         self.last_pass = result.sentence
@@ -272,6 +300,9 @@ class Daemon:
             extra={"result": result.sentence, "generation": self._version()[1]},
         )
         notify(f"STATUS={result.sentence}")
+        if not self._ready:
+            self._ready = True
+            notify("READY=1")
 
     def _flush(self) -> None:
         with contextlib.suppress(OSError):  # losing it only sends a report twice
@@ -310,24 +341,25 @@ class Daemon:
         self.session = session
         if session is not None:
             self.counters["sessions"] += 1
-            self._everything = True
+            self._everything = self._due = True
             self._wake.set()
 
     def on_desired(self, frame: desired_pb2.SignedDesiredState) -> None:
         """Keep the newest until the next pass, which starts now."""
         self._frame = frame
+        self._due = True
         self._wake.set()
 
     def on_report_ack(self, ack: gateway_pb2.ReportAck) -> None:
-        """Forget an answered report; an answer that is not "stored" is worth a line."""
-        if not self._outbox.acknowledge(ack.number):
-            return
+        """Forget an answered report; an answer that is not "stored" is worth a line.
+
+        Also when a newer outcome has replaced the report meanwhile.
+        """
         if ack.status != gateway_pb2.REPORT_ACK_STATUS_STORED:
             self.counters["reports not stored"] += 1
-            log.warning(
-                "report not stored",
-                extra={"number": ack.number, "status": ack.status, "reason": ack.reason[:256]},
-            )
+            log.warning("report not stored", extra=ack_fields(ack))
+        if not self._outbox.acknowledge(ack.number):
+            return
         if self._flush_at == math.inf:
             self._flush_at = self.ports.clock.monotonic() + _FLUSH_AFTER_S
             self._wake.set()

@@ -6,6 +6,7 @@ once a pass, and the signed bytes are durable before anything acts on them.
 """
 
 import functools
+import logging
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +19,7 @@ from bcd.durable import replace_file
 from bcd.model.assignment import DesiredState
 from bcd.model.errors import BrokenFile, InvalidInput
 from bcd.model.ids import NodeId
+from bcd.node.rejoin import join_again
 from bcd.signing.certificates import (
     Role,
     SpiffeId,
@@ -31,6 +33,8 @@ from bcd.signing.envelope import PayloadType, opens
 from bcd.wire import bounds
 from bcd.wire.desired import decode_desired, desired_hash
 from bcd.wire.node.v1 import desired_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 FILE = "desired.bin"
 
@@ -57,6 +61,7 @@ class Refusal(StrEnum):
     WRONG_NODE = "state of another node"
     OLDER = "older than the accepted state"
     DIFFERENT = "differs from the accepted state of the same generation"
+    NOT_JUDGED = "cannot be judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,20 @@ class Refused:
 def judge(
     frame: pb.SignedDesiredState, trust: Trust, accepted: Accepted | None, now_ms: int
 ) -> Accepted | Refused:
-    """Whether a state counts now; the accepted one itself, re-delivered, is answered as such."""
+    """Whether a state counts now; the accepted one itself, re-delivered, is answered as such.
+
+    A frame that no rule foresees is refused too: kept, it would end every pass from now on.
+    """
+    try:
+        return _judge(frame, trust, accepted, now_ms)
+    except Exception as error:
+        log.exception("a desired state cannot be judged")
+        return _refused(frame, Refusal.NOT_JUDGED, type(error).__name__)
+
+
+def _judge(
+    frame: pb.SignedDesiredState, trust: Trust, accepted: Accepted | None, now_ms: int
+) -> Accepted | Refused:
     payload = frame.envelope.payload
     digest = desired_hash(payload)
     if accepted is not None and accepted.hash == digest:
@@ -196,14 +214,17 @@ def load(folder: Path, trust: Trust) -> Accepted | None:
         raise _broken(path, "does not parse") from error
     verified = _verify(frame, trust, None)
     if isinstance(verified, Refused):
-        raise _broken(path, f"{verified.reason} {verified.detail}".rstrip())
+        remedy = ""
+        if verified.reason is Refusal.WRONG_NODE:
+            remedy = f"{join_again(verified.detail)}; or "
+        raise _broken(path, f"{verified.reason} {verified.detail}".rstrip(), remedy)
     return verified
 
 
-def _broken(path: Path, problem: str) -> BrokenFile:
+def _broken(path: Path, problem: str, remedy: str = "") -> BrokenFile:
     return BrokenFile(
         str(path),
         f"cannot be used ({problem})",
-        f"holds are untouched; move it away (mv {path} {path}.broken) and start again:"
+        f"holds are untouched; {remedy}move it away (mv {path} {path}.broken) and start again:"
         " nothing is removed until the control plane has sent its state",
     )

@@ -18,16 +18,18 @@ from dataclasses import dataclass
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError
 
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
 from bcd.model.ids import is_type_id
+from bcd.model.printable import printable
 from bcd.signing.certificates import (
     WORKLOAD_ROLES,
     SpiffeId,
     chain_problem,
     make_csr,
     parse_certificate,
+    parse_certificates,
     pin_of,
     public_key,
     spiffe_id,
@@ -38,7 +40,6 @@ from bcd.signing.keyfile import Credentials
 from bcd.signing.keys import generate_key, key_id
 from bcd.wire.bounds import NODE_CHANNEL_OPTIONS
 from bcd.wire.node.v1 import enrollment_pb2 as pb
-from bcd.wire.node.v1 import enrollment_pb2_grpc as rpc
 
 _TIMEOUT_S = 30.0
 _TLS_TIMEOUT_S = 10.0
@@ -46,6 +47,13 @@ _PAUSES_S = (0.5, 2.0)
 _TOKEN = re.compile(r"([A-Za-z0-9_-]{1,64})\.([A-Za-z0-9_-]{43}=?)\.([0-9a-f]{64})\Z")
 _MAX_CHAIN = 4
 _MAX_BUNDLE = 16
+# How the gateway's port for nodes and the placer's API end the call of who has no certificate.
+_OTHER_PORT = (Reason.UNAVAILABLE, Reason.UNSUPPORTED)
+_WHICH_PORT = (
+    "; check that this is the gateway's port for enrolments (gateway.enroll_address, 7444 in the"
+    " samples), not its port for nodes or the placer's API"
+)
+_SERVICE = pb.DESCRIPTOR.services_by_name["EnrollmentService"].full_name
 
 
 class Untrusted(BcdError):
@@ -107,6 +115,10 @@ async def enroll(
     itself, and what the control plane refuses with (a token used, expired or unknown).
     """
     leaf_pem = await _presented_certificate(address)
+    try:
+        gateway = parse_certificates(leaf_pem.encode())[0]
+    except ValueError as error:
+        raise Untrusted(f"{address}: its certificate cannot be read ({error})") from error
     attempt = attempt or new_attempt()
     request = pb.EnrollRequest(
         token_id=token.id,
@@ -116,7 +128,6 @@ async def enroll(
     # Whoever presented this certificate only carries bytes; the pin judges the answer.
     answer = await _call_again(address, leaf_pem.encode(), request)
     credentials = _credentials(answer, attempt.key, now_ms, token.pin)
-    gateway = x509.load_pem_x509_certificate(leaf_pem.encode())
     problem = chain_problem(gateway, credentials.bundle, now_ms)
     if problem is not None:
         raise Untrusted(
@@ -133,9 +144,9 @@ async def _presented_certificate(address: str) -> str:
             ssl.get_server_certificate, (host.strip("[]"), int(port)), timeout=_TLS_TIMEOUT_S
         )
     except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise Unavailable(
-            f"{address}: no TLS server answers there ({error}); check the address of the"
-            " gateway's enrolment port"
+            f"{address}: no TLS server answers there ({problem}){_WHICH_PORT}"
         ) from error
 
 
@@ -172,21 +183,32 @@ async def _call(
     credentials = grpc.ssl_channel_credentials(root_certificates=roots)
     options: Sequence[tuple[str, int]] = NODE_CHANNEL_OPTIONS
     async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
-        stub = rpc.EnrollmentServiceStub(channel)
+        method = "Enroll" if isinstance(request, pb.EnrollRequest) else "Renew"
+        # Bytes both ways: what gRPC cannot parse it logs with a traceback, and answers None.
+        ask = channel.unary_unary(
+            f"/{_SERVICE}/{method}", request_serializer=bytes, response_deserializer=bytes
+        )
         try:
-            answer: Message
-            if isinstance(request, pb.EnrollRequest):
-                answer = await stub.Enroll(request, timeout=_TIMEOUT_S)
-            else:
-                answer = await stub.Renew(request, timeout=_TIMEOUT_S)
+            answer = await ask(request.SerializeToString(), timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             # The table of reasons is needed for failures only; it brings Google's types along.
-            from bcd.wire.status import decode_error
+            from bcd.wire.status import RemoteError, decode_error
 
             refusal = decode_error(error)
-            refusal.message = f"{address}: {refusal.message}"
-            raise refusal from error
-    return answer.credentials
+            message = f"{address}: {printable(refusal.message)}"
+            if method == "Enroll" and not refusal.told and refusal.reason in _OTHER_PORT:
+                message += _WHICH_PORT
+            raise RemoteError(
+                refusal.reason, message, dict(refusal.details), told=refusal.told
+            ) from error
+    try:
+        # Both answers are the credentials, in the same field.
+        return pb.EnrollResponse.FromString(answer).credentials
+    except DecodeError as error:
+        raise Untrusted(
+            f"{address}: its answer is no message of the protocol; check the address of the"
+            " gateway's enrolment port"
+        ) from error
 
 
 def _credentials(

@@ -21,12 +21,21 @@ def no_observer(_step: steps.StepName) -> None:
     """Nobody watches the steps."""
 
 
+def never() -> bool:
+    """Nobody stops the run."""
+    return False
+
+
 @dataclass(slots=True)
 class Execution:
-    """What a plan's run came to: steps that succeeded, and the first failure of each allocation."""
+    """What a plan's run came to: steps that succeeded, and the first failure of each allocation.
+
+    Not ``complete`` when it was told to stop: outcomes of the plan then mean nothing.
+    """
 
     done: list[steps.Step] = field(default_factory=list)
     failed: dict[AllocationId, Failed] = field(default_factory=dict)
+    complete: bool = True
 
 
 class Executor:
@@ -37,10 +46,17 @@ class Executor:
         self._reports = reports
         self._after_step = after_step
 
-    def run(self, plan: Plan) -> Execution:
-        """Run every step once; expected failures end up in the result."""
+    def run(self, plan: Plan, stopping: Callable[[], bool] = never) -> Execution:
+        """Run every step once; expected failures end up in the result.
+
+        ``stopping`` is asked before every step: what a plan has done so far is always safe to
+        leave, and the next plan goes on from there.
+        """
         execution = Execution()
         for step in plan.steps:
+            if stopping():
+                execution.complete = False
+                break
             failed = self._blocked(step, plan.waits_for, execution) or self._attempt(step)
             if failed is None:
                 execution.done.append(step)

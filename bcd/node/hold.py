@@ -17,6 +17,8 @@ from bcd.model.ids import AllocationId, is_allocation_id
 _VALUE = re.compile(r"[A-Za-z0-9_./:,=@%+-]*\Z")
 _NUMBER = re.compile(r"[0-9]{1,20}\Z")
 _CPULIST = re.compile(r"[0-9,-]{0,32768}\Z")
+# Sought in the bytes, so that a damaged file still says whose it is.
+_MAKER = re.compile(rb"BCD_NODE_ID=(node_[0-9a-z]{26})(?![0-9a-z])")
 _CLASSES = frozenset(str(known) for known in DeviceClass)
 
 
@@ -91,6 +93,12 @@ def env_file(hold: Hold, node_id: str) -> bytes:
         if not _VALUE.match(value):
             raise MalformedHold(f"{key} has a character that an env file cannot carry")
     return "".join(f"{key}={value}\n" for key, value in lines.items()).encode()
+
+
+def maker(content: bytes | None) -> str:
+    """The id of the node that wrote a spec or env file, empty where the file does not say."""
+    match = _MAKER.search(content or b"")
+    return match[1].decode() if match else ""
 
 
 def read_hold(entries: Iterable[str]) -> Hold:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bcd.durable import why
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, Outcome
 from bcd.node import desired as desired_states
@@ -18,6 +19,7 @@ from bcd.node.desired import Accepted, Refused, Trust
 from bcd.node.execute import AfterStep, Execution, Executor
 from bcd.node.inventory import LatestInventory
 from bcd.node.observe import observe
+from bcd.node.others import bookable
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.steps import StepName
@@ -28,7 +30,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """What a pass came to. ``ack`` answers a desired state, or tells that its outcome changed."""
+    """What a pass came to. ``ack`` answers a desired state, or tells that its outcome changed.
+
+    ``unwritten`` when a state or reports could not be made durable: the next pass tries again.
+    """
 
     ack: gateway_pb2.Ack | None
     refused: Refused | None
@@ -37,6 +42,7 @@ class PassResult:
     steps: int
     inventory_changed: bool
     reports: int
+    unwritten: bool
 
     @property
     def sentence(self) -> str:
@@ -58,10 +64,13 @@ class Holds:
     trust: Callable[[], Trust]
     reports: Reports
     after_step: AfterStep
+    stopping: bool = False
     accepted: Accepted | None = None
     inventory: LatestInventory = field(default_factory=LatestInventory)
     applied: Accepted | None = None
     _acked: gateway_pb2.Ack | None = None
+    _unwritten: desired_pb2.SignedDesiredState | None = None
+    _everything: bool = False
 
     def load(self) -> None:
         """Read the last accepted state; raises BrokenFile."""
@@ -69,41 +78,56 @@ class Holds:
 
     def run(
         self, frame: desired_pb2.SignedDesiredState | None, *, everything: bool = False
-    ) -> PassResult:
+    ) -> PassResult | None:
         """One pass; ``everything`` reports all holds anew, as a new session wants it.
 
-        Raises OSError when state or outbox cannot be written: then nothing was acted on, or
-        not reported, and the caller offers the same again with the next pass.
+        None when ``stopping`` was set meanwhile: the next start does the rest, as after a crash.
+
+        What cannot be made durable, a state or reports, is kept for the next pass and told in a
+        condition; the pass goes on with the state accepted before. Raises OSError when a folder
+        of holds cannot be read.
         """
-        refused = self._accept(frame) if frame is not None else None
+        troubles: list[NodeCondition] = []
+        offered = frame or self._unwritten
+        refused = self._accept(offered, troubles) if offered is not None else None
+        answered = offered is not None and refused is None and self._unwritten is None
         observed = observe(self.ports, self.reports)
         self.reports.boot_id = observed.host.boot_id
         desired = self.accepted.state if self.accepted is not None else None
         made = plan(desired, observed, self.place)
-        execution = Executor(self.ports, self.reports, self.after_step).run(made)
+        execution = Executor(self.ports, self.reports, self.after_step).run(
+            made, lambda: self.stopping
+        )
+        if not execution.complete:
+            return None
         outcomes = dict(made.outcomes) | {
             id_: failed for id_, failed in execution.failed.items() if id_ in made.outcomes
         }
-        queued = self.reports.settle(outcomes, everything=everything)
-        if queued:
-            self.after_step(StepName.OWE_REPORTS)
+        self._everything = self._everything or everything
+        queued = self._report(outcomes, troubles)
         self.applied = self.accepted
-        answered = frame is not None and refused is None
         return PassResult(
             ack=_rejection(refused) if refused else self._ack(outcomes, answered or everything),
             refused=refused,
             outcomes=outcomes,
-            conditions=made.conditions + _removal_failures(made, execution),
+            conditions=(*troubles, *made.conditions, *_removal_failures(made, execution)),
             steps=len(execution.done),
-            inventory_changed=self.inventory.update(observed),
+            inventory_changed=self.inventory.update(
+                observed.host, bookable(observed.gpus.devices, made.others)
+            ),
             reports=queued,
+            unwritten=bool(troubles),
         )
 
-    def _accept(self, frame: desired_pb2.SignedDesiredState) -> Refused | None:
+    def _accept(
+        self, frame: desired_pb2.SignedDesiredState, troubles: list[NodeCondition]
+    ) -> Refused | None:
         verdict = desired_states.judge(
             frame, self.trust(), self.accepted, self.ports.clock.wall_ms()
         )
         if isinstance(verdict, Refused):
+            if frame is self._unwritten:
+                self._unwritten = None
             log.warning(
                 "desired state refused",
                 extra={
@@ -115,10 +139,28 @@ class Holds:
             )
             return verdict
         if verdict is not self.accepted:
-            desired_states.persist(self.folder, verdict)
-            self.accepted = verdict
+            try:
+                desired_states.persist(self.folder, verdict)
+            except OSError as error:
+                self._unwritten = frame
+                troubles.append(file_trouble("StateNotWritten", error))
+                return None
+            self.accepted, self._unwritten = verdict, None
             self.after_step(StepName.PERSIST_STATE)
         return None
+
+    def _report(
+        self, outcomes: Mapping[AllocationId, Outcome], troubles: list[NodeCondition]
+    ) -> int:
+        try:
+            queued = self.reports.settle(outcomes, everything=self._everything)
+        except OSError as error:
+            troubles.append(file_trouble("ReportsNotWritten", error))
+            return 0
+        self._everything = False
+        if queued:
+            self.after_step(StepName.OWE_REPORTS)
+        return queued
 
     def _ack(self, outcomes: Mapping[AllocationId, Outcome], asked: bool) -> gateway_pb2.Ack | None:
         """The Ack of the accepted state, when it was asked for or says something new."""
@@ -140,6 +182,24 @@ class Holds:
             return None
         self._acked = ack
         return ack
+
+
+def file_trouble(type_: str, error: OSError) -> NodeCondition:
+    """A file or folder of ours that cannot be used now, with the remedy."""
+    path = str(error.filename or "")
+    return NodeCondition(
+        type_,
+        path,
+        f"{path}: {why(error)}; holds stay; make room there or mend that path, it is tried again",
+    )
+
+
+def failure_of(error: Exception) -> NodeCondition:
+    """Why a whole pass came to nothing."""
+    if isinstance(error, OSError):
+        return file_trouble("PassFailed", error)
+    problem = f"{type(error).__name__}: {error}; this is a fault of bcd, see its log"
+    return NodeCondition("PassFailed", "", problem[:512])
 
 
 def _rejection(refused: Refused) -> gateway_pb2.Ack:

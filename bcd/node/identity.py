@@ -15,6 +15,7 @@ from bcd.durable import sync_folder
 from bcd.model.errors import BadConfiguration, BrokenFile
 from bcd.model.ids import NodeId
 from bcd.node.desired import Trust
+from bcd.node.rejoin import JOIN_AGAIN_AS_BEFORE
 from bcd.signing.certificates import (
     OFFLINE_GRACE_MS,
     WORKLOAD_ROLES,
@@ -27,10 +28,8 @@ from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials, save
 log = logging.getLogger(__name__)
 
 _CANDIDATE = "candidate"
-_REMEDY = (
-    "holds are untouched; restore the file, or move it away and enrol this host anew"
-    " with bcd enroll"
-)  # Renewals of a fleet that enrolled together spread over a fifth of the half life.
+_REMEDY = f"holds are untouched; restore the file, or move it away and {JOIN_AGAIN_AS_BEFORE}"
+# Renewals of a fleet that enrolled together spread over a fifth of the half life.
 _JITTER = 0.1
 
 

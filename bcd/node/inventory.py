@@ -1,7 +1,7 @@
 """The node's inventory: a full snapshot, sent when its content changed, never on a timer."""
 
-from bcd.model.host import Inventory
-from bcd.node.converge import Observed
+from bcd.model.device import Device
+from bcd.model.host import HostFacts, Inventory
 from bcd.wire.inventory import encode_inventory
 from bcd.wire.node.v1 import inventory_pb2 as pb
 
@@ -18,9 +18,9 @@ class LatestInventory:
         """The content hash, empty before the first pass."""
         return self.frame.hash
 
-    def update(self, observed: Observed) -> bool:
+    def update(self, host: HostFacts, devices: tuple[Device, ...]) -> bool:
         """Take in what a pass saw; True when the content differs from before."""
-        inventory = Inventory(observed.host, observed.gpus.devices)
+        inventory = Inventory(host, devices)
         if inventory == self._inventory:
             return False
         self._inventory = inventory

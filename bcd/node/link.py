@@ -23,6 +23,7 @@ from bcd.node.execute import AfterStep
 from bcd.node.identity import Identity, is_valid
 from bcd.node.outbox import Outbox
 from bcd.node.ports import Clock
+from bcd.node.rejoin import join_again
 from bcd.node.session import Closed, GoneAway, Lost, Session, SessionEnd, Sink
 from bcd.node.settings import GatewaySettings
 from bcd.signing.certificates import validity_ms
@@ -84,34 +85,48 @@ class Link:
     _session: Session | None = None
     _closing: bool = False
     _renewed_at: float = -math.inf
+    _attempt: int = 0
+    _renew_first: bool = False
 
     async def run(self) -> Superseded | None:
         """Stay connected until ``close``, or until another daemon takes over."""
-        attempt = 0
-        renew_first = False
         while not self._closing:
-            credentials = await self._credentials(attempt, renew_first)
-            if credentials is None:
-                await self._wait(self._backoff(attempt))
-                attempt += 1
-                continue
-            began = self.clock.monotonic()
-            stood, end = await self._stay(credentials)
-            if self._closing or isinstance(end, Closed):
-                return None
-            if self._taken_over(end):
-                assert isinstance(end, GoneAway)
-                return Superseded(end.process_instance)
-            if stood and self.clock.monotonic() - began >= _HEALTHY_S:
-                attempt = 0
-            renew_first = (
-                isinstance(end, GoneAway) and end.reason == gateway_pb2.GOAWAY_REASON_CERTIFICATE
-            )
-            delay = self._delay(stood, end, attempt)
-            self._say(end, delay)
-            attempt += 1
-            await self._wait(delay)
+            try:
+                end = await self._try()
+            except Exception as error:  # the link's boundary: no answer of a gateway ends us
+                delay = self._backoff(self._attempt)
+                log.exception("the link failed; holds stay, it is tried again")
+                self._trouble(
+                    f"a fault of this daemon ({type(error).__name__}), see its log", delay
+                )
+            else:
+                if not isinstance(end, float):
+                    return end if isinstance(end, Superseded) else None
+                delay = end
+            self._attempt += 1
+            await self.clock.sleep(delay)
         return None
+
+    async def _try(self) -> float | Superseded | Closed:
+        """One dial and the stay that follows; how many seconds to wait for the next, or the end."""
+        credentials = await self._credentials(self._attempt, self._renew_first)
+        if credentials is None:
+            return self._backoff(self._attempt)
+        began = self.clock.monotonic()
+        stood, end = await self._stay(credentials)
+        if self._closing or isinstance(end, Closed):
+            return Closed()
+        if self._taken_over(end):
+            assert isinstance(end, GoneAway)
+            return Superseded(end.process_instance)
+        if stood and self.clock.monotonic() - began >= _HEALTHY_S:
+            self._attempt = 0
+        self._renew_first = (
+            isinstance(end, GoneAway) and end.reason == gateway_pb2.GOAWAY_REASON_CERTIFICATE
+        )
+        delay = self._delay(stood, end, self._attempt)
+        self._say(end, delay)
+        return delay
 
     async def close(self, reason: str) -> None:
         """Say Goodbye; ``run`` then returns."""
@@ -140,8 +155,9 @@ class Link:
         now_ms = self.clock.wall_ms()
         if not self.identity.renewable(now_ms):
             self._trouble(
-                "the certificate expired too long ago to be renewed; holds stay;"
-                " enrol this host anew with bcd enroll"
+                "the certificate expired too long ago to be renewed; holds stay; if this"
+                " host's clock is right, stop bcd, move credentials.pem away and"
+                f" {join_again(self.identity.node_id)}"
             )
             return False
         try:
@@ -215,6 +231,7 @@ class Link:
                 attempt += 1
 
     async def _open(self, credentials: Credentials) -> Session | SessionEnd:
+        hello = self.owner.hello()
         channel = grpc.aio.secure_channel(
             self.settings.address,
             grpc.ssl_channel_credentials(
@@ -233,7 +250,7 @@ class Link:
             after_step=self.after_step,
             unknown=self.unknown,
         )
-        end = await session.open(self.owner.hello(), self.settings.welcome_seconds)
+        end = await session.open(hello, self.settings.welcome_seconds)
         if end is None and not self._closing:
             return session
         await channel.close()
@@ -286,9 +303,6 @@ class Link:
     def _backoff(self, attempt: int) -> float:
         limit = min(self.settings.max_backoff_seconds, _FIRST_BACKOFF_S * 2 ** min(attempt, 16))
         return self.jitter(0, limit)
-
-    async def _wait(self, seconds: float) -> None:
-        await self.clock.sleep(seconds)
 
     def _say(self, end: SessionEnd, delay_s: float) -> None:
         match end:

@@ -1,7 +1,9 @@
 """Signed reports that the control plane has not acknowledged, and the next report's number.
 
 One file, replaced whole and synced before anything in it is sent. Numbers only grow, also
-across keys and across a lost outbox, because a new one starts at the wall clock's milliseconds.
+across keys and across an outbox that was lost or restored from a backup: a start goes on from the
+wall clock's milliseconds, or from the file's number where that is higher, since a host signs less
+than a report a millisecond. The control plane takes an older number for a replay, and only there.
 A release waits in it, held, until the hold's files are gone. Thread-safe: a pass adds from a
 worker thread while the session sends and acknowledges on the loop.
 """
@@ -56,7 +58,10 @@ class Outbox:
 
     @classmethod
     def load(cls, folder: Path, now_ms: int) -> "Outbox":
-        """Read the outbox, or begin one; raises BrokenFile for a file that is not whole."""
+        """Read the outbox, or begin one; raises BrokenFile for a file that is not whole.
+
+        Numbers go on from ``now_ms`` at least.
+        """
         path = folder / FILE
         try:
             with path.open("rb") as file:
@@ -68,9 +73,11 @@ class Outbox:
         if not raw.startswith(_MAGIC) or hashlib.sha256(payload).digest() != digest:
             raise _broken(path, "is damaged or of another version")
         try:
-            return cls(path, msgspec.msgpack.decode(payload, type=_Content))
+            content = msgspec.msgpack.decode(payload, type=_Content)
         except msgspec.DecodeError as error:
             raise _broken(path, f"cannot be read: {error}") from error
+        content.next_number = max(content.next_number, now_ms)
+        return cls(path, content)
 
     def add(
         self,

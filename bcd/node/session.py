@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from bcd.model.printable import printable
 from bcd.node.execute import AfterStep
 from bcd.node.outbox import Entry, Outbox
 from bcd.node.ports import Clock
 from bcd.node.steps import StepName
 from bcd.wire.bounds import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 from bcd.wire.node.v1 import desired_pb2, envelope_pb2, gateway_pb2, inventory_pb2
-from bcd.wire.node.v1 import gateway_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ _GOODBYE_TIMEOUT_S = 2.0
 _LAST_READ_S = 1.0
 _RESEND_AFTER_S = 60.0
 _HEARTBEAT_S = (0.1, 600.0)
+# A gateway may ask for patience, not for days of it: after an hour a host looks for itself again.
+_MAX_RETRY_AFTER_MS = 3_600_000
+_CONNECT = f"/{gateway_pb2.DESCRIPTOR.services_by_name['NodeGatewayService'].full_name}/Connect"
 
 
 class Sink(Protocol):
@@ -88,7 +92,13 @@ class Session:
     ) -> None:
         self.welcome = gateway_pb2.Welcome()
         self._channel = channel
-        self._call = rpc.NodeGatewayServiceStub(channel).Connect()
+        # Answers come as bytes: gRPC would log a traceback for a frame that does not parse, and
+        # then end the call as if all was well.
+        self._call = channel.stream_stream(
+            _CONNECT,
+            request_serializer=gateway_pb2.ConnectRequest.SerializeToString,
+            response_deserializer=bytes,
+        )()
         self._clock = clock
         self._outbox = outbox
         self._sink = sink
@@ -124,13 +134,13 @@ class Session:
     async def _greet(self, hello: gateway_pb2.Hello) -> SessionEnd | None:
         try:
             await self._call.write(gateway_pb2.ConnectRequest(hello=hello))
-            answer = await self._call.read()
+            answer = await self._read()
         except grpc.aio.AioRpcError as error:
-            return Lost(_explain(error))
+            return Lost(_explain(error.code(), error.details()))
         except (asyncio.InvalidStateError, asyncio.CancelledError):
             return Lost("the call ended before it began")
-        if not isinstance(answer, gateway_pb2.ConnectResponse):
-            return Lost(await self._reason())
+        if isinstance(answer, Lost):
+            return answer
         kind = answer.WhichOneof("message")
         if kind == "goaway":
             return _gone(answer.goaway)
@@ -256,11 +266,11 @@ class Session:
     async def _read_all(self) -> SessionEnd:
         while True:
             try:
-                message = await self._call.read()
+                message = await self._read()
             except grpc.aio.AioRpcError as error:
-                return Lost(_explain(error))
-            if not isinstance(message, gateway_pb2.ConnectResponse):
-                return Lost(await self._reason())
+                return Lost(_explain(error.code(), error.details()))
+            if isinstance(message, Lost):
+                return message
             match message.WhichOneof("message"):
                 case "desired_state":
                     self._sink.on_desired(message.desired_state)
@@ -271,6 +281,19 @@ class Session:
                 case kind:
                     # A second Welcome, or a kind that a later version knows.
                     self._unknown[kind or "unknown"] += 1
+
+    async def _read(self) -> gateway_pb2.ConnectResponse | Lost:
+        """The next message; raises AioRpcError."""
+        frame = await self._call.read()
+        if not isinstance(frame, bytes):
+            return Lost(await self._reason())
+        try:
+            return gateway_pb2.ConnectResponse.FromString(frame)
+        except DecodeError:
+            return Lost(
+                f"the gateway sent {len(frame)} bytes that are no message of the protocol;"
+                " check that gateway.address is the gateway's port for nodes"
+            )
 
     def _take_report_ack(self, ack: gateway_pb2.ReportAck) -> None:
         self._in_flight.pop(ack.number, None)
@@ -283,17 +306,26 @@ class Session:
             details = await asyncio.wait_for(self._call.details(), _GOODBYE_TIMEOUT_S)
         except (TimeoutError, asyncio.CancelledError):
             return "the stream ended"
-        return f"{code.name.lower()}: {details or 'the gateway ended the stream'}"
+        return _explain(code, details)
 
 
-def _explain(error: grpc.aio.AioRpcError) -> str:
-    return f"{error.code().name.lower()}: {error.details()}"
+def _explain(code: grpc.StatusCode, details: str | None) -> str:
+    if code is grpc.StatusCode.OK:
+        return "the gateway ended the stream"
+    return f"{code.name.lower()}: {printable(details or 'the gateway ended the stream')}"
+
+
+def ack_fields(ack: gateway_pb2.ReportAck) -> dict[str, object]:
+    """A gateway's answer to a report, for the log."""
+    known = gateway_pb2.ReportAckStatus.DESCRIPTOR.values_by_number.get(ack.status)
+    name = known.name.removeprefix("REPORT_ACK_STATUS_").lower() if known else str(ack.status)
+    return {"number": ack.number, "status": name, "reason": printable(ack.reason, 256)}
 
 
 def _gone(goaway: gateway_pb2.Goaway) -> GoneAway:
     return GoneAway(
         reason=goaway.reason,
-        retry_after_ms=goaway.retry_after_ms,
-        message=goaway.message[:256],
+        retry_after_ms=min(goaway.retry_after_ms, _MAX_RETRY_AFTER_MS),
+        message=printable(goaway.message, 256),
         process_instance=goaway.process_instance,
     )

@@ -1,15 +1,13 @@
 """The daemon's settings file, ``bcd.toml``; ``packaging/bcd-full.toml`` explains every key."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
+from bcd.model.address import Dialled
 from bcd.model.errors import BadConfiguration
-
-_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})\Z")
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 _Period = Annotated[float, msgspec.Meta(ge=0.05, le=3_600)]
@@ -18,8 +16,8 @@ _Period = Annotated[float, msgspec.Meta(ge=0.05, le=3_600)]
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the gateway listens, and how patiently it is dialled."""
 
-    address: str
-    enroll_address: str
+    address: Dialled
+    enroll_address: Dialled
     spread_seconds: _Seconds = 10.0
     max_backoff_seconds: _Period = 30.0
     welcome_seconds: _Period = 15.0
@@ -65,14 +63,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         """Check what types cannot say; the message names the key."""
-        for key in ("address", "enroll_address"):
-            match = _ADDRESS.match(getattr(self.gateway, key))
-            if match is None or not 0 < int(match[1]) < 65_536:
-                raise ValueError(f"gateway.{key} must be host:port, such as gateway.example:7443")
         for key in ("root", "state", "cdi", "env", "socket"):
             text = getattr(self.paths, key)
-            if text and not text.startswith("/"):
-                raise ValueError(f"paths.{key} must be an absolute path")
+            if text and (not text.startswith("/") or "\0" in text):
+                raise ValueError(f"paths.{key} must be an absolute path, without NUL characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ def ask(path: Path, question: str) -> Any:
         return msgspec.json.decode(b"".join(chunks))
     except PermissionError as error:
         raise Unavailable(f"{path}: may not be opened by this user; run it as root") from error
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise Unavailable(
             f"{path}: no bcd answers there ({error}); see: systemctl status bcd"
         ) from error

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -57,9 +58,39 @@ def is_trust_domain(text: str) -> bool:
     return _DOMAIN.match(text) is not None
 
 
+# What cryptography raises, beside ValueError, for bytes that parse and that it will not take.
+_NOT_TAKEN = (
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    TypeError,
+    OverflowError,
+)
+
+
 def parse_certificate(der: bytes) -> x509.Certificate:
-    """Read one DER certificate; raises ValueError."""
-    return x509.load_der_x509_certificate(der)
+    """Read one DER certificate with its key and extensions; raises ValueError for any fault."""
+    try:
+        return _whole(x509.load_der_x509_certificate(der))
+    except _NOT_TAKEN as error:
+        raise ValueError(str(error)) from error
+
+
+def parse_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """The same for PEM: all of its certificates, at least one, in order."""
+    try:
+        return tuple(_whole(found) for found in x509.load_pem_x509_certificates(pem))
+    except _NOT_TAKEN as error:
+        raise ValueError(str(error)) from error
+
+
+def _whole(certificate: x509.Certificate) -> x509.Certificate:
+    """Look at all that is parsed on first use, so that nothing raises later."""
+    certificate.public_key()
+    _ = certificate.extensions
+    validity_ms(certificate)
+    return certificate
 
 
 def spiffe_id(certificate: x509.Certificate) -> SpiffeId | None:
@@ -76,8 +107,8 @@ def spiffe_id(certificate: x509.Certificate) -> SpiffeId | None:
 def public_key(certificate: x509.Certificate) -> ec.EllipticCurvePublicKey:
     """The certificate's P-256 key; raises ValueError for any other kind."""
     key = certificate.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError("is not an ECDSA certificate")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("is not an ECDSA P-256 certificate")
     return key
 
 
@@ -106,7 +137,7 @@ def chain_problem(
     try:
         builder = PolicyBuilder().store(Store(list(bundle))).time(at)
         builder.build_client_verifier().verify(leaf, [])
-    except (VerificationError, ValueError) as error:
+    except (VerificationError, ValueError, *_NOT_TAKEN) as error:
         return str(error)
     return None
 
@@ -218,11 +249,14 @@ def make_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def key_of_csr(csr: bytes) -> ec.EllipticCurvePublicKey:
     """The P-256 key that a request proves; raises ValueError saying what is wrong."""
-    request = x509.load_der_x509_csr(csr)
-    key = request.public_key()
+    try:
+        request = x509.load_der_x509_csr(csr)
+        key, signed = request.public_key(), request.is_signature_valid
+    except _NOT_TAKEN as error:
+        raise ValueError(str(error)) from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("request is not for an ECDSA P-256 key")
-    if not request.is_signature_valid:
+    if not signed:
         raise ValueError("request is not signed by its own key")
     return key
 

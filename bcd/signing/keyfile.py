@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from bcd.durable import remove_file, replace_file
 from bcd.model.errors import BadConfiguration, BrokenFile
 from bcd.signing import keys
-from bcd.signing.certificates import public_key, to_pem
+from bcd.signing.certificates import parse_certificates, public_key, to_pem
 
 CREDENTIALS = "credentials.pem"
 _MAX_BYTES = 256 * 1024
@@ -124,12 +124,12 @@ def _parse(content: bytes) -> Credentials:
     if not marker or _CERTIFICATE not in head:
         raise ValueError("incomplete")
     key = keys.key_from_pem(head[: head.index(_CERTIFICATE)])
-    chain = x509.load_pem_x509_certificates(head)
+    chain = parse_certificates(head)
     if keys.key_id(public_key(chain[0])) != keys.key_id(key.public_key()):
         raise ValueError("key and certificate do not belong together")
-    return Credentials(key, tuple(chain), tuple(load_bundle(trusted)))
+    return Credentials(key, chain, tuple(load_bundle(trusted)))
 
 
 def load_bundle(pem: bytes) -> Sequence[x509.Certificate]:
     """The CA certificates of a PEM bundle, at least one; raises ValueError."""
-    return x509.load_pem_x509_certificates(pem)
+    return parse_certificates(pem)

@@ -6,6 +6,7 @@ says so. Their majors are of the range for local and experimental use (devices.t
 kernel): no driver answers, above all not a real GPU's.
 """
 
+import contextlib
 import os
 import stat
 import uuid
@@ -27,6 +28,9 @@ _CAPS_MAJOR = 61
 # The minors that NVIDIA's driver gives; the universal memory nodes have a major of their own there.
 _CONTROL = {"nvidiactl": 255, "nvidia-modeset": 254, "nvidia-uvm": 252, "nvidia-uvm-tools": 253}
 _KIB_PER_GIB = 1 << 20
+# What a machine's root consists of; beside it a person may keep settings and logs.
+_FOLDERS = ("dev", "etc", "proc", "run", "sys", "var")
+_BESIDE = (".toml", ".log")
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,14 +73,11 @@ def build_machine(root: Path, profile_name: str, *, seed: str, hostname: str) ->
     """Make, or complete, the scratch root of a simulated machine.
 
     UUIDs follow from ``seed``; the one of the first time stays. Raises BadConfiguration for a
-    root that is the real one, or was made for another profile.
+    root that is the real one, is somebody else's folder, or was made for another profile.
     """
     profile = load_profile(profile_name)
-    if root == Path("/"):
-        raise BadConfiguration(
-            "paths.root: a simulated machine needs a folder of its own, not /; set paths.root"
-        )
     try:
+        _check_root(root)
         mark = _mark(root, _Mark(profile=profile_name, seed=seed, hostname=hostname))
         if mark.profile != profile_name:
             raise BadConfiguration(
@@ -88,9 +89,34 @@ def build_machine(root: Path, profile_name: str, *, seed: str, hostname: str) ->
         real = _make_nodes(root / "dev", profile)
     except OSError as error:
         raise BadConfiguration(
-            f"paths.root: {error.filename or root} cannot be made ({error.strerror})"
+            f"paths.root: {error.filename or root} cannot be made or read ({error.strerror});"
+            " mend that, or set another folder"
         ) from error
     return Machine(root=root, seed=mark.seed, profile=profile, real_nodes=real)
+
+
+def _check_root(root: Path) -> None:
+    """Refuse the machine that we run on, under whatever name, and folders that no machine made."""
+    for name in ("", *_FOLDERS):
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(root / name), os.stat(Path("/") / name)):
+                raise BadConfiguration(
+                    f"paths.root: {root / name} is the real /{name}; a simulated machine needs a"
+                    " folder of its own, not /; set paths.root"
+                )
+    if not root.exists() or (root / _MARK).exists():
+        return
+    strange = [name for name in sorted(os.listdir(root)) if not _may_be_ours(name)]
+    if strange:
+        raise BadConfiguration(
+            f"paths.root: {root} has {strange[0]} in it, which no simulated machine made; set an"
+            " empty folder"
+        )
+
+
+def _may_be_ours(name: str) -> bool:
+    """Also without a mark: enrolment comes first, and a broken mark may have been moved away."""
+    return name in _FOLDERS or name.startswith((_MARK, f".{_MARK}")) or name.endswith(_BESIDE)
 
 
 def _mark(root: Path, fresh: _Mark) -> _Mark:
@@ -102,7 +128,10 @@ def _mark(root: Path, fresh: _Mark) -> _Mark:
         replace_file(path, msgspec.json.encode(fresh) + b"\n", mode=0o644)
         return fresh
     except msgspec.DecodeError as error:
-        raise BadConfiguration(f"paths.root: {path} is broken; remove {root}") from error
+        raise BadConfiguration(
+            f"paths.root: {path} is broken; restore it, or move it away and it is made anew for"
+            " this node and profile; holds are untouched"
+        ) from error
 
 
 def _files(profile: Profile, hostname: str) -> Iterator[tuple[str, str]]:
@@ -135,7 +164,7 @@ def _numa_files(
 
 def _write(path: Path, text: str) -> None:
     try:
-        if path.read_text() == text:
+        if path.read_bytes() == text.encode():
             return
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bcd.cli.program import printable
 from bcd.signing.certificates import to_pem
 from tests.authority import Authority
 from tests.cli.dev_system import BETTER_COMPUTE, Dev, Terminal
@@ -335,10 +334,6 @@ def test_what_others_wrote_is_shown_as_it_is(terminal: Terminal) -> None:
             assert odd in shown.stdout
     finally:
         assert terminal.run("cancel", identifier).returncode == 0
-
-
-def test_nothing_that_others_wrote_is_obeyed_by_a_terminal() -> None:
-    assert printable("a\x1b[2J\r\n\x07\u202eé€") == "a\ufffd[2J\ufffd\ufffd\ufffd\ufffdé€"
 
 
 def test_a_reservation_whose_api_goes_away_is_named(tmp_path: Path) -> None:

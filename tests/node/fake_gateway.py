@@ -30,10 +30,8 @@ from bcd.wire.desired import encode_desired
 from bcd.wire.node.v1 import (
     desired_pb2,
     enrollment_pb2,
-    enrollment_pb2_grpc,
     envelope_pb2,
     gateway_pb2,
-    gateway_pb2_grpc,
     inventory_pb2,
 )
 from bcd.wire.report import decode_report
@@ -71,7 +69,9 @@ class Stream:
     node_id: str
     epoch: int
     hello: gateway_pb2.Hello
-    out: asyncio.Queue[gateway_pb2.ConnectResponse | None] = field(default_factory=asyncio.Queue)
+    out: asyncio.Queue[gateway_pb2.ConnectResponse | bytes | None] = field(
+        default_factory=asyncio.Queue
+    )
 
     def send(self, **message: Any) -> None:
         self.out.put_nowait(gateway_pb2.ConnectResponse(**message))
@@ -92,6 +92,8 @@ class FakeGateway:
     acknowledge: bool = True
     report_status: gateway_pb2.ReportAckStatus.ValueType = gateway_pb2.REPORT_ACK_STATUS_STORED
     refuse_renewals: bool = False
+    refusal: str = ""  # of every enrolment
+    answer: bytes | None = None  # in place of every answer on the enrolment port
     on_hello: Callable[[gateway_pb2.Hello], gateway_pb2.ConnectResponse | None] = lambda _: None
 
     hellos: list[gateway_pb2.Hello] = field(default_factory=list)
@@ -139,8 +141,8 @@ class FakeGateway:
             grpc.aio.server(options=NODE_SERVER_OPTIONS),
             grpc.aio.server(options=NODE_SERVER_OPTIONS),
         )
-        gateway_pb2_grpc.add_NodeGatewayServiceServicer_to_server(_Nodes(self), nodes)
-        enrollment_pb2_grpc.add_EnrollmentServiceServicer_to_server(_Enrolments(self), enrolment)
+        nodes.add_generic_rpc_handlers((_Nodes(self).handlers(),))
+        enrolment.add_generic_rpc_handlers((_Enrolments(self).handlers(),))
         mutual = grpc.ssl_server_credentials([pair], ca, require_client_auth=True)
         self._ports = (
             nodes.add_secure_port(f"127.0.0.1:{self._ports[0]}", mutual),
@@ -288,13 +290,28 @@ class FakeGateway:
         return self._epochs[node_id]
 
 
-class _Nodes(gateway_pb2_grpc.NodeGatewayServiceServicer):
+def _frame(message: Any) -> bytes:
+    """Tests may answer with bytes that are no message."""
+    frame: bytes = message if isinstance(message, bytes) else message.SerializeToString()
+    return frame
+
+
+class _Nodes:
     def __init__(self, gateway: FakeGateway) -> None:
         self._gateway = gateway
 
-    async def Connect(  # noqa: N802
+    def handlers(self) -> grpc.GenericRpcHandler:
+        connect = grpc.stream_stream_rpc_method_handler(
+            self.connect,
+            request_deserializer=gateway_pb2.ConnectRequest.FromString,
+            response_serializer=_frame,
+        )
+        service = gateway_pb2.DESCRIPTOR.services_by_name["NodeGatewayService"]
+        return grpc.method_handlers_generic_handler(service.full_name, {"Connect": connect})
+
+    async def connect(
         self, request_iterator: AsyncIterator[gateway_pb2.ConnectRequest], context: _Context
-    ) -> AsyncIterator[gateway_pb2.ConnectResponse]:
+    ) -> AsyncIterator[gateway_pb2.ConnectResponse | bytes]:
         gateway = self._gateway
         first = await anext(request_iterator)
         gateway.hellos.append(first.hello)
@@ -352,13 +369,34 @@ class _Nodes(gateway_pb2_grpc.NodeGatewayServiceServicer):
         stream.end()
 
 
-class _Enrolments(enrollment_pb2_grpc.EnrollmentServiceServicer):
+class _Enrolments:
     def __init__(self, gateway: FakeGateway) -> None:
         self._gateway = gateway
 
-    async def Enroll(  # noqa: N802
+    def handlers(self) -> grpc.GenericRpcHandler:
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Enroll": grpc.unary_unary_rpc_method_handler(
+                self.enroll,
+                request_deserializer=enrollment_pb2.EnrollRequest.FromString,
+                response_serializer=self._frame,
+            ),
+            "Renew": grpc.unary_unary_rpc_method_handler(
+                self.renew,
+                request_deserializer=enrollment_pb2.RenewRequest.FromString,
+                response_serializer=self._frame,
+            ),
+        }
+        service = enrollment_pb2.DESCRIPTOR.services_by_name["EnrollmentService"]
+        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+    def _frame(self, message: Any) -> bytes:
+        return _frame(message) if self._gateway.answer is None else self._gateway.answer
+
+    async def enroll(
         self, request: enrollment_pb2.EnrollRequest, context: _Context
     ) -> enrollment_pb2.EnrollResponse:
+        if self._gateway.refusal:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, self._gateway.refusal)
         key, node_id = self._gateway._tokens.get(request.token_id, (b"", ""))
         if not key or not hmac.compare_digest(
             hmac.digest(key, request.csr, "sha256"), request.hmac
@@ -369,7 +407,7 @@ class _Enrolments(enrollment_pb2_grpc.EnrollmentServiceServicer):
         issued = self._gateway.issue(request.csr, node_id)
         return enrollment_pb2.EnrollResponse(credentials=issued)
 
-    async def Renew(  # noqa: N802
+    async def renew(
         self, request: enrollment_pb2.RenewRequest, context: _Context
     ) -> enrollment_pb2.RenewResponse:
         gateway, envelope = self._gateway, request.envelope

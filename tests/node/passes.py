@@ -21,7 +21,9 @@ from bcd.signing.keys import generate_key
 from tests.node.memory import GIB, MemoryHostWorld
 from tests.node.world import node_id
 
-PLACE = Place(node_id=node_id(), env_folder="/run/bcd/allocations", annotate=True)
+PLACE = Place(
+    node_id=node_id(), cdi_folder="/etc/cdi", env_folder="/run/bcd/allocations", annotate=True
+)
 KEY = Credentials(generate_key(), (), ())
 RESERVE = HostReserve(2, 4 * GIB)
 # Written a thousand times and never needed again.

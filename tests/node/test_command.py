@@ -7,6 +7,7 @@ traceback, and never costs a hold.
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -14,11 +15,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bcd.cli import bcd_enroll, bcd_status
-from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.model.errors import BadConfiguration, BrokenFile, Unavailable
 from bcd.model.report import Bound
 from bcd.node.identity import load_identity
 from bcd.node.pending import attempt_for
@@ -108,6 +110,18 @@ def open_to_all(site: Site) -> None:
     os.chmod(site.state / "credentials.pem", 0o644)
 
 
+def folder(name: str) -> Damage:
+    def damage(site: Site) -> None:
+        (site.state / name).unlink(missing_ok=True)
+        (site.state / name).mkdir()
+
+    return damage
+
+
+def open_folder(site: Site) -> None:
+    os.chmod(site.state, 0o777)
+
+
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no key": (overwrite("credentials.pem", b""), "credentials.pem"),
     "no certificate": (overwrite("credentials.pem", b"garbage\n" * 99), "credentials.pem"),
@@ -117,6 +131,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "garbage state": (overwrite("desired.bin", os.urandom(4096)), "desired.bin"),
     "no outbox": (overwrite("outbox.bin", b""), "outbox.bin"),
     "later outbox": (overwrite("outbox.bin", b"bcd-outbox 2\n" + bytes(99)), "outbox.bin"),
+    "folder for state": (folder("desired.bin"), "desired.bin"),
+    "folder for outbox": (folder("outbox.bin"), "outbox.bin"),
+    "folder for key": (folder("credentials.pem"), "credentials.pem"),
+    "writable folder": (open_folder, "chmod 700"),
     "huge outbox": (overwrite("outbox.bin", bytes(65 << 20)), "outbox.bin"),
 }
 
@@ -134,6 +152,34 @@ async def test_a_broken_file_of_its_own_stops_the_daemon_and_costs_no_hold(
     assert named in line
     assert str(site.state) in line
     assert (spec.read_bytes(), spec.stat().st_mtime_ns, site.envs()) == before
+
+
+@pytest.mark.parametrize("place", ["etc/cdi", "run/bcd/allocations", "proc"])
+def test_a_file_in_a_folders_place_is_named(site: Site, config: Path, place: str) -> None:
+    path = site.root / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    line = sentence(bcd("--sim", "dgx-h100", "--config", str(config)))
+    assert str(path) in line
+    assert "mend that" in line or "away" in line
+
+
+async def test_a_folder_named_like_a_temporary_file_of_ours_is_left_alone(
+    site: Site, gateway: FakeGateway
+) -> None:
+    places = [site.state / ".outbox.bin.00112233.tmp", site.cdi / ".bcd-x.json.00112233.tmp"]
+    for path in places:
+        path.mkdir(parents=True)
+    await held(site, gateway)
+    assert all(path.is_dir() for path in places)
+
+
+async def test_a_file_where_runtimes_look_for_other_specs_costs_nothing(
+    site: Site, gateway: FakeGateway
+) -> None:
+    (site.root / "var/run").mkdir(parents=True)
+    (site.root / "var/run/cdi").touch()
+    await held(site, gateway)
 
 
 async def test_after_the_remedy_the_hold_is_known_again(site: Site, gateway: FakeGateway) -> None:
@@ -228,7 +274,7 @@ async def test_a_broken_or_foreign_attempt_is_replaced(
 
 
 def test_an_enrolled_host_is_not_enrolled_over(site: Site, config: Path) -> None:
-    with pytest.raises(BadConfiguration, match=r"enrolled already.*move that file away"):
+    with pytest.raises(BadConfiguration, match=rf"enrolled already.*token join --node {node_id()}"):
         bcd_enroll.run(config, "-", None)
     assert load_identity(site.state).node_id == node_id()
 
@@ -245,6 +291,14 @@ def test_a_file_without_a_token_is_refused(fresh: Site, content: str) -> None:
         bcd_enroll.run(config, str(fresh.root / "none"), None)
 
 
+@pytest.mark.parametrize("address", ["gateway", "gateway:", "g:99999", "g:74\x1b[2J", ""])
+def test_an_address_without_a_port_is_said_so(fresh: Site, address: str) -> None:
+    config = write_config(fresh)
+    with pytest.raises(BadConfiguration, match=r"must be host:port.*enrolments") as caught:
+        bcd_enroll.run(config, "-", address)
+    assert caught.value.message.isprintable()
+
+
 async def test_a_refused_enrolment_says_why_and_leaves_nothing(
     gateway: FakeGateway, fresh: Site
 ) -> None:
@@ -256,6 +310,56 @@ async def test_a_refused_enrolment_says_why_and_leaves_nothing(
     assert "the join token is not known" in sentence(done, 1)
     assert "A" * 43 not in done.stderr
     assert not (fresh.state / "credentials.pem").exists()
+
+
+async def test_an_enrolment_without_room_names_the_file(gateway: FakeGateway, fresh: Site) -> None:
+    config, path = write_config(fresh), fresh.root / "token.log"
+    path.write_text(gateway.token(fresh.node_id))
+    arguments = ["enroll", "--config", str(config), "--token-file", str(path)]
+    for limit, named in (("0", "enrolling.json"), ("unlimited", "")):
+        script = f"ulimit -f {limit}; exec {sys.executable} -m bcd.cli.bcd {shlex.join(arguments)}"
+        done = await asyncio.to_thread(
+            subprocess.run, ["bash", "-c", script], capture_output=True, text=True, check=False
+        )
+        if named:
+            assert named in sentence(done, 1)
+    assert load_identity(fresh.state).node_id == fresh.node_id
+
+
+async def test_a_folder_in_the_place_of_an_attempt_is_named(
+    gateway: FakeGateway, fresh: Site
+) -> None:
+    config, path = write_config(fresh), fresh.root / "token.log"
+    path.write_text(gateway.token(fresh.node_id))
+    (fresh.state / "enrolling.json").mkdir(parents=True)
+    with pytest.raises(BrokenFile, match=r"enrolling\.json: cannot be used \(Is a directory\)"):
+        bcd_enroll.run(config, str(path), None)
+
+
+async def test_an_enrolment_whose_words_nobody_takes_is_done_all_the_same(
+    gateway: FakeGateway, fresh: Site
+) -> None:
+    config, path = write_config(fresh), fresh.root / "token.log"
+    path.write_text(gateway.token(fresh.node_id))
+    done = await asyncio.to_thread(
+        to_full, "enroll", "--config", str(config), "--token-file", str(path)
+    )
+    assert f"enrolled as spiffe://test.example/node/{fresh.node_id}" in sentence(done, 0)
+    assert load_identity(fresh.state).node_id == fresh.node_id
+
+
+def to_full(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with a standard output that takes nothing."""
+    with Path("/dev/full").open("w") as full:
+        return subprocess.run(
+            [sys.executable, "-m", "bcd.cli.bcd", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(HOME)},
+        )
 
 
 # What the daemon shows.
@@ -283,6 +387,8 @@ async def test_status_and_inventory_for_people_and_programs(
     assert f"{alloc_id(1)}  bound" in status
     document = json.loads(await shown("status", "-o", "json"))
     assert document["desired"] == {"epoch": 1, "generation": 1}
+    full = await asyncio.to_thread(to_full, "status", "--config", str(config))
+    assert "standard output: cannot be written (No space left" in sentence(full, 1)
     inventory = await shown("inventory")
     assert inventory.count("NVIDIA H100 80GB HBM3  healthy") == 8
     assert len(json.loads(await shown("inventory", "-o", "json"))["devices"]) == 8
@@ -291,8 +397,47 @@ async def test_status_and_inventory_for_people_and_programs(
     assert not (site.root / "s").exists()
 
 
+STATUS: dict[str, Any] = {
+    "nodeId": "node_1",
+    "gateway": {"address": "g:1", "connected": False, "problem": "a\x1b[2J\nb"},
+    "certificate": {"notAfter": 0},
+    "desired": {"epoch": 1, "generation": 2},
+    "reports": {"waiting": 0},
+    "lastPass": "",
+    "holds": [
+        {"allocationId": "alloc_1", "state": "failed", "reason": "write-failed", "message": "full"},
+        {"allocationId": "alloc_2", "state": "released"},
+    ],
+    "conditions": [],
+}
+
+
+def test_a_failed_hold_is_shown_with_its_message_and_nothing_steers_the_terminal() -> None:
+    lines = bcd_status._lines(STATUS, "status")
+    assert all(line.isprintable() for line in lines)
+    assert "hold         alloc_1  failed  write-failed: full" in lines
+
+
+@pytest.mark.parametrize(
+    ("question", "document"),
+    [
+        ("status", None),
+        ("status", []),
+        ("status", {"error": "unknown question"}),
+        ("status", STATUS | {"certificate": {"notAfter": 10**30}}),
+        ("status", STATUS | {"holds": [{"allocationId": "a", "state": "bound", "devices": 3}]}),
+        ("inventory", "text"),
+        ("inventory", {"devices": [None]}),
+    ],
+)
+def test_an_answer_of_another_version_is_a_sentence(question: str, document: Any) -> None:
+    with pytest.raises(Unavailable, match="restart the daemon"):
+        bcd_status._lines(document, question)
+
+
 async def test_what_lies_where_the_socket_belongs_and_is_none_stays(site: Site) -> None:
     config = write_config(site)
+    site.devices()  # the machine is there already
     (site.root / "s").write_text("somebody's")
     done = await asyncio.to_thread(bcd, "run", "--config", str(config), "--sim", site.profile)
     assert "s is something else; name a new path" in sentence(done)
@@ -363,6 +508,35 @@ async def test_systemd_hears_ready_without_a_gateway_then_the_watchdog_and_the_e
     assert heard.index("READY=1 with env file") < heard.index("WATCHDOG=1")
     assert "STATUS=1 of 1 holds stand" in " ".join(heard)
     assert heard[-1] == "STOPPING=1"
+
+
+async def test_a_slow_pass_costs_neither_the_watchdog_nor_a_quick_end(
+    site: Site, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    gpus = site.devices()[:4]
+    (site.root / "faults.toml").write_text("slow_bind_seconds = 1.0\n")
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(tmp_path / "notify"))
+        channel.setblocking(False)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(channel, lambda: listen(channel, heard, site))
+        systemd = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
+        daemon = await start_bcd(site, systemd)
+        await gateway.until(lambda: bool(gateway.streams))
+        gateway.want(site.node_id, *map(assignment, range(4), gpus), generation=1)
+        await eventually(lambda: len(site.specs()) == 1)  # three more binds of a second each
+        heard.clear()
+        await eventually(lambda: heard.count("WATCHDOG=1") > 3)
+        assert len(site.specs()) < 4
+        assert await daemon.end() == 0
+        loop.remove_reader(channel)
+    assert len(site.specs()) < 4
+    assert gateway.said(Bound) == []
+    (site.root / "faults.toml").unlink()
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: len(gateway.said(Bound)) == 4)
+    assert await daemon.end() == 0
 
 
 def listen(channel: socket.socket, heard: list[str], site: Site) -> None:

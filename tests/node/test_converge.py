@@ -9,6 +9,7 @@ from bcd.model.assignment import Binding
 from bcd.model.device import DeviceClass, Health, HealthState
 from bcd.model.report import Bound, Failed, FailureReason
 from bcd.node import steps
+from bcd.node.execute import Executor
 from bcd.node.ports import ForeignSpec
 from bcd.node.steps import StepName
 from tests.node.memory import MIG, SLOTS, WHOLE, device, snapshot
@@ -365,6 +366,17 @@ def test_every_outcome_is_reported_once_per_change() -> None:
     node.run(state(PLAIN))
     node.run(state(PLAIN))
     assert node.reports.outbox.next_number == first + 1
+
+
+def test_a_run_that_is_stopped_ends_after_its_step_and_says_so() -> None:
+    node = Node()
+    done: list[StepName] = []
+    executor = Executor(node.world.ports(), node.reports, done.append)
+    execution = executor.run(node.plan(state(LIMITED)), lambda: len(done) == 2)
+    assert not execution.complete
+    assert done == [StepName.ENSURE_SLICE, StepName.WRITE_ENV]
+    node.settle(state(LIMITED))
+    assert bound(node, 1)
 
 
 def test_the_planner_gives_the_same_plan_for_the_same_world() -> None:

@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bcd.cli import bcd_run
 from bcd.model.report import Bound, Failed, FailureReason, Released
+from bcd.node import desired
 from bcd.node.daemon import EXIT_SUPERSEDED
 from bcd.node.desired import Refusal
+from bcd.node.settings import LogSettings
 from bcd.signing.certificates import Role, pin_of
 from bcd.wire.inventory import decode_inventory
 from bcd.wire.node.v1 import gateway_pb2
@@ -165,9 +168,13 @@ async def test_what_was_not_acknowledged_is_sent_again(site: Site, gateway: Fake
     assert len(gateway.reports) == 1
 
 
-@pytest.mark.parametrize(
-    "status", [gateway_pb2.REPORT_ACK_STATUS_IGNORED, gateway_pb2.REPORT_ACK_STATUS_REJECTED]
-)
+STATUSES = {
+    gateway_pb2.REPORT_ACK_STATUS_IGNORED: "ignored",
+    gateway_pb2.REPORT_ACK_STATUS_REJECTED: "rejected",
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
 async def test_a_report_that_is_not_stored_is_logged_and_not_repeated(
     site: Site,
     gateway: FakeGateway,
@@ -180,7 +187,22 @@ async def test_a_report_that_is_not_stored_is_logged_and_not_repeated(
         await bound(site, gateway)
         await eventually(lambda: daemon.status()["reports"]["waiting"] == 0)
     assert daemon.counters["reports not stored"] == 1
-    assert "report not stored" in caplog.messages
+    said = [vars(record) for record in caplog.records if record.message == "report not stored"]
+    assert [line["status"] for line in said] == [STATUSES[status]]
+
+
+async def test_an_answer_to_a_report_that_was_replaced_is_logged_too(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(site.open()):
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        gateway.streams[site.node_id].send(
+            report_ack=gateway_pb2.ReportAck(
+                number=1, status=gateway_pb2.REPORT_ACK_STATUS_REJECTED, reason="no\nsuch"
+            )
+        )
+        await eventually(lambda: "report not stored" in caplog.messages)
+    assert [vars(r)["reason"] for r in caplog.records if "reason" in vars(r)] == ["no\ufffdsuch"]
 
 
 async def test_a_restart_changes_nothing_and_reports_what_stands(
@@ -434,6 +456,64 @@ async def test_an_oversized_frame_ends_the_session_and_nothing_else(
     assert site.specs() == [MAIN]
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_frame_that_is_no_message_ends_the_session_with_a_sentence(
+    site: Site, gateway: FakeGateway, first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    junk: list[Any] = [b"\xff\x1b junk"] if first else []
+    gateway.on_hello = lambda _: junk.pop() if junk else None
+    daemon = site.open()
+    async with running(daemon):
+        if not first:
+            await gateway.until(lambda: site.node_id in gateway.streams)
+            gateway.streams[site.node_id].out.put_nowait(b"\xff\x1b junk")
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+    assert "no message of the protocol" in problems(caplog)[0]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_gateway_that_ends_the_stream_is_said_so(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(site.open()):
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        gateway.streams[site.node_id].end()
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+    assert problems(caplog) == ["the gateway ended the stream"]
+
+
+async def test_what_a_gateway_says_is_kept_as_one_plain_line(
+    site: Site, gateway: FakeGateway
+) -> None:
+    gateway.on_hello = lambda _: gateway_pb2.ConnectResponse(
+        goaway=gateway_pb2.Goaway(message="go\x1b[2J\naway")
+    )
+    daemon = site.open()
+    async with running(daemon):
+        await eventually(lambda: "away" in daemon.status()["gateway"]["problem"])
+        assert daemon.status()["gateway"]["problem"].isprintable()
+
+
+async def test_a_gateway_cannot_send_a_host_away_for_more_than_an_hour(
+    site: Site, gateway: FakeGateway
+) -> None:
+    site.clock = clock = HandClock()
+    answers = [gateway_pb2.ConnectResponse(goaway=gateway_pb2.Goaway(retry_after_ms=2**32 - 1))]
+    gateway.on_hello = lambda _: answers.pop() if answers else None
+    daemon = site.open()
+    async with running(daemon):
+        await eventually(lambda: "ended the session" in daemon.status()["gateway"]["problem"])
+        await clock.advance(3_590, settle_s=0.002)
+        assert len(gateway.hellos) == 1
+        await clock.advance(20, settle_s=0.005)
+        await gateway.until(lambda: len(gateway.hellos) == 2)
+
+
+def problems(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Why the node was not connected, in order."""
+    return [vars(record)["problem"] for record in caplog.records if "problem" in vars(record)]
+
+
 async def test_a_gateway_of_another_authority_is_never_believed(
     gateway: FakeGateway, site: Site
 ) -> None:
@@ -456,22 +536,137 @@ async def test_a_gateway_of_another_authority_is_never_believed(
 # What people see.
 
 
-async def test_a_failed_pass_is_said_and_the_next_one_mends_it(
-    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+async def test_a_state_that_cannot_be_written_is_said_and_taken_when_it_can(
+    site: Site, gateway: FakeGateway
 ) -> None:
     daemon = site.open()
-    caplog.set_level(logging.ERROR)
     blocked = site.root / "elsewhere"
     async with running(daemon):
         await gateway.until(lambda: site.node_id in gateway.streams)
         site.state.rename(blocked)
         gpu = site.devices()[0]
         gateway.want(site.node_id, assignment(1, gpu), generation=1)
-        await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
-        assert site.specs() == []
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["StateNotWritten"])
+        assert f"{site.state}/desired.bin: No such file" in daemon.conditions[0].message
+        assert (site.specs(), gateway.acks) == ([], [])
         blocked.rename(site.state)
         await gateway.until(lambda: bool(gateway.said(Bound) and gateway.acks))
         assert daemon.conditions == ()
+
+
+async def test_while_a_state_cannot_be_written_the_holds_of_the_last_one_are_kept_up(
+    site: Site, gateway: FakeGateway
+) -> None:
+    daemon = site.open()
+    async with running(daemon):
+        await bound(site, gateway)
+        await eventually(lambda: daemon.status()["reports"]["waiting"] == 0)
+        site.state.rename(site.root / "elsewhere")
+        gateway.want(site.node_id, generation=2)
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["StateNotWritten"])
+        (site.cdi / MAIN).unlink()
+        await eventually(lambda: site.specs() == [MAIN])
+        assert [ack.generation for ack in gateway.acks] == [1]
+
+
+async def test_reports_that_cannot_be_written_are_queued_when_they_can(
+    site: Site, gateway: FakeGateway
+) -> None:
+    daemon = site.open()
+    blocked = site.root / "elsewhere"
+    async with running(daemon):
+        await bound(site, gateway)
+        await eventually(lambda: daemon.status()["reports"]["waiting"] == 0)
+        site.state.rename(blocked)
+        gateway.streams[site.node_id].end()
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["ReportsNotWritten"])
+        blocked.rename(site.state)
+        await gateway.until(lambda: len(gateway.said(Bound)) == 2)
+        await eventually(lambda: daemon.conditions == ())
+
+
+async def test_a_state_that_nobody_can_judge_is_refused_and_forgotten(
+    site: Site, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = site.open()
+    monkeypatch.setattr(desired, "_verify", lambda *_: 1 / 0)
+    async with running(daemon):
+        gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=7)
+        await gateway.until(lambda: bool(gateway.acks))
+        assert [error.reason for error in gateway.acks[0].errors] == [Refusal.NOT_JUDGED]
+        assert gateway.acks[0].generation == 7
+        monkeypatch.undo()
+        await bound(site, gateway)
+    assert daemon.counters["failed passes"] == 0
+
+
+async def test_a_folder_that_cannot_be_read_fails_the_pass_in_one_line(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = site.open()
+    async with running(daemon):
+        await bound(site, gateway)
+        site.cdi.rename(site.root / "elsewhere")
+        site.cdi.write_bytes(b"")
+        await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
+        assert daemon.conditions[0].subject == str(site.cdi)
+        assert "no folder; holds stay" in daemon.conditions[0].message
+        site.cdi.unlink()
+        (site.root / "elsewhere").rename(site.cdi)
+        await eventually(lambda: daemon.conditions == ())
+    failed = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert failed
+    assert not [record for record in failed if record.exc_info]
+
+
+async def test_ready_waits_for_the_first_pass_that_ends_well(
+    site: Site, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr("bcd.node.daemon.notify", heard.append)
+    daemon = site.open()
+    with monkeypatch.context() as broken:
+        broken.setattr(daemon.ports.host, "facts", lambda: 1 / 0)
+        async with running(daemon):
+            await gateway.until(lambda: site.node_id in gateway.streams)
+            assert "READY=1" not in heard
+            broken.undo()
+            await eventually(lambda: "READY=1" in heard)
+    assert heard.count("READY=1") == 1
+
+
+async def test_a_changed_gateway_is_told_with_every_reload_and_not_shown_as_in_effect(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = site.open()
+    elsewhere = msgspec.structs.replace(site.settings.gateway, address="elsewhere:1")
+    changed = msgspec.structs.replace(
+        site.settings, gateway=elsewhere, log=LogSettings(level="warning")
+    )
+    for _ in range(2):
+        bcd_run._take_over(daemon, changed)
+    assert [m for m in caplog.messages if "with a restart only" in m] == caplog.messages
+    assert len(caplog.messages) == 2
+    assert daemon.status()["gateway"]["address"] == site.settings.gateway.address
+    daemon.stop()
+    await daemon.run()
+
+
+async def test_a_true_fault_in_a_pass_is_logged_whole_and_the_next_one_mends_it(
+    site: Site,
+    gateway: FakeGateway,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    daemon = site.open()
+    async with running(daemon):
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        with monkeypatch.context() as broken:
+            broken.setattr(daemon.ports.host, "facts", lambda: 1 / 0)
+            gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
+            await eventually(lambda: [c.type for c in daemon.conditions] == ["PassFailed"])
+        await gateway.until(lambda: bool(gateway.said(Bound) and gateway.acks))
+    assert next(record.exc_info for record in caplog.records if record.levelno == logging.ERROR)
 
 
 async def test_status_and_inventory_are_plain_documents(site: Site, gateway: FakeGateway) -> None:

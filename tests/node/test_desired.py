@@ -216,5 +216,5 @@ def test_a_corrupt_state_file_is_named_with_its_remedy(tmp_path: Path, content: 
 
 def test_a_state_file_of_another_node_is_refused(tmp_path: Path) -> None:
     persist(tmp_path, accepted())
-    with pytest.raises(BrokenFile, match="another node"):
+    with pytest.raises(BrokenFile, match=rf"another node.*token join --node {node_id()}"):
         load(tmp_path, Trust(node_id(2), TRUST.domain, TRUST.bundle))

@@ -4,6 +4,7 @@ import base64
 import secrets
 from collections.abc import Callable
 
+import grpc
 import pytest
 
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
@@ -68,6 +69,19 @@ async def test_nobody_there_is_said_with_the_address() -> None:
         await enroll("127.0.0.1:1", JoinToken("join_1", b"s" * 32, PIN), now_ms())
 
 
+async def test_another_port_of_the_gateway_or_the_placer_is_told_apart(
+    gateway: FakeGateway,
+) -> None:
+    pair = (gateway._identity.key_pem, gateway._identity.chain_pem)
+    api = grpc.aio.server()
+    port = api.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await api.start()
+    for address in (gateway.address, f"127.0.0.1:{port}"):
+        with pytest.raises(BcdError, match=r"enroll_address.*not its port for nodes"):
+            await enroll(address, parse_token(gateway.token(node_id())), now_ms())
+    await api.stop(0)
+
+
 async def test_an_answer_of_another_authority_than_the_pins_is_not_taken(
     gateway: FakeGateway,
 ) -> None:
@@ -98,6 +112,11 @@ def of(**fields: object) -> Change:
     return change
 
 
+def on_another_curve(der: bytes) -> bytes:
+    """The same certificate with a curve that nobody knows."""
+    return der.replace(bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8648ce3d03017f"))
+
+
 STRANGER = old_authority()
 OURS = old_authority()
 ANSWERS: dict[str, Change] = {
@@ -107,6 +126,8 @@ ANSWERS: dict[str, Change] = {
     "no chain": of(chain=[]),
     "no bundle": of(bundle=[]),
     "garbage": of(chain=[b"garbage"]),
+    "a chain on another curve": of(chain=[on_another_curve(OURS.der)]),
+    "a bundle on another curve": of(bundle=[on_another_curve(OURS.der)]),
     "far too much": of(bundle=[OURS.der] * 100),
     "a bundle of its own": of(bundle=[STRANGER.der, OURS.der]),
 }
@@ -122,6 +143,26 @@ async def test_a_gateway_that_changes_the_answer_is_not_believed(lie: str) -> No
             await enroll(gateway.enroll_address, parse_token(gateway.token(node_id())), now_ms())
     finally:
         await gateway.stop()
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xff", b"", b"garbage"])
+async def test_an_answer_that_is_no_message_is_said_in_a_sentence(
+    gateway: FakeGateway, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.answer = answer
+    with pytest.raises(Untrusted, match="answer"):
+        await enroll(gateway.enroll_address, parse_token(gateway.token(node_id())), now_ms())
+    assert caplog.records == []
+
+
+async def test_what_a_gateway_says_reaches_the_terminal_as_one_plain_line(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.refusal = "no\x1b[2Jsuch\ntoken"
+    with pytest.raises(BcdError) as caught:
+        await enroll(gateway.enroll_address, parse_token(gateway.token(node_id())), now_ms())
+    assert caught.value.message.isprintable()
+    assert "such" in caught.value.message
 
 
 async def test_an_authority_added_by_the_gateway_is_never_trusted() -> None:

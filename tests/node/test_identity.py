@@ -55,6 +55,12 @@ def test_a_corrupt_identity_is_named_with_its_remedy(folder: Path, content: byte
         load_identity(folder)
 
 
+def test_a_lost_identity_is_told_to_join_again_as_the_same_node(folder: Path) -> None:
+    (folder / CREDENTIALS).write_bytes(b"")
+    with pytest.raises(BrokenFile, match="token join --node ID"):
+        load_identity(folder)
+
+
 def test_a_key_that_others_can_read_is_refused(folder: Path) -> None:
     os.chmod(folder / CREDENTIALS, 0o644)
     with pytest.raises(BrokenFile, match="chmod 600"):

@@ -64,6 +64,43 @@ def test_a_gateways_retry_after_is_a_floor_with_a_spread_on_top() -> None:
     assert made._delay(True, gone(4_000), 0) == 4.0
 
 
+async def test_a_fault_in_the_link_is_logged_and_the_daemon_goes_on(
+    site: Site, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = site.open()
+    honest = daemon.hello
+    faults = [RuntimeError("a bug"), KeyError("another")]
+
+    def hello() -> gateway_pb2.Hello:
+        if faults:
+            raise faults.pop()
+        return honest()
+
+    daemon.hello = hello  # type: ignore[method-assign]
+    async with running(daemon) as task:
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        assert not task.done()
+    assert caplog.messages.count("the link failed; holds stay, it is tried again") == 2
+
+
+@pytest.mark.parametrize("answer", [b"\xff", b"", b"garbage" * 99])
+async def test_a_renewal_that_is_answered_with_junk_is_tried_again(
+    site: Site, gateway: FakeGateway, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.answer = answer
+    gateway.on_hello = lambda _: gateway_pb2.ConnectResponse(
+        goaway=gateway_pb2.Goaway(reason=gateway_pb2.GOAWAY_REASON_CERTIFICATE)
+    )
+    daemon = site.open()
+    async with running(daemon) as task:
+        await gateway.until(lambda: gateway.renewals > 1)
+        gateway.answer = None
+        gateway.on_hello = lambda _: None
+        await gateway.until(lambda: site.node_id in gateway.streams)
+        assert not task.done()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 @pytest.fixture
 def site(site: Site, gateway: FakeGateway) -> Site:
     """Days pass in here: heartbeats are rare, and renewed certificates begin long ago."""
@@ -180,6 +217,9 @@ async def test_a_certificate_that_expired_too_long_ago_asks_for_a_new_token(
     daemon = site.open()
     async with running(daemon):
         await eventually(lambda: "bcd enroll" in daemon.status()["gateway"]["problem"])
+    problem = daemon.status()["gateway"]["problem"]
+    assert f"token join --node {site.node_id}" in problem
+    assert "clock" in problem
     assert (gateway.hellos, gateway.renewals) == ([], 0)
 
 

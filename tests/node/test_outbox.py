@@ -45,6 +45,24 @@ def test_a_lost_outbox_repeats_no_number(tmp_path: Path) -> None:
     assert Outbox.load(tmp_path, NOW_MS + 1_000).next_number > outbox.next_number
 
 
+def test_an_outbox_of_a_backup_repeats_no_number(tmp_path: Path) -> None:
+    outbox = Outbox.load(tmp_path, NOW_MS)
+    outbox.add([(alloc_id(1), Released(True))], sign, held=True)
+    backup = (tmp_path / FILE).read_bytes()
+    outbox.add([(alloc_id(n), BOUND) for n in range(5)], sign)
+    (tmp_path / FILE).write_bytes(backup)
+    restored = Outbox.load(tmp_path, NOW_MS + 1_000)
+    restored.free(alloc_id(1), sign)  # held under a number that others may have had since
+    restored.add([(alloc_id(2), BOUND)], sign)
+    assert sent(restored) == [(1_000, b"Released"), (1_001, b"Bound")]
+
+
+def test_a_clock_that_was_ahead_once_stays_the_floor(tmp_path: Path) -> None:
+    ahead = Outbox.load(tmp_path, NOW_MS + 10**9)
+    ahead.add([(alloc_id(1), BOUND)], sign)
+    assert Outbox.load(tmp_path, NOW_MS).next_number == NOW_MS + 10**9 + 1
+
+
 def test_the_newest_outcome_of_an_allocation_replaces_older_ones(tmp_path: Path) -> None:
     outbox = Outbox.load(tmp_path, NOW_MS)
     outbox.add([(alloc_id(1), FAILED), (alloc_id(2), BOUND)], sign)

@@ -1,5 +1,7 @@
 """Certificates: whose they are, whether they chain, and requests that prove a key."""
 
+import base64
+
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,6 +18,7 @@ from bcd.signing.certificates import (
     key_of_csr,
     make_csr,
     parse_certificate,
+    parse_certificates,
     pin_of,
     public_key,
     serial_hex,
@@ -210,6 +213,50 @@ def test_junk_is_no_certificate(der: bytes) -> None:
         parse_certificate(der)
 
 
+def on_another_curve(der: bytes) -> bytes:
+    """The same with a curve that nobody has, of the same length."""
+    p256, unknown = bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8648ce3d03017f")
+    assert p256 in der
+    return der.replace(p256, unknown)
+
+
+def test_a_key_on_a_curve_that_nobody_knows_is_a_value_error() -> None:
+    der = on_another_curve(Authority().der)
+    with pytest.raises(ValueError):
+        parse_certificate(der)
+    with pytest.raises(ValueError):
+        parse_certificates(pem_of(der))
+    csr = make_csr(keys.generate_key())
+    with pytest.raises(ValueError):
+        key_of_csr(
+            csr.replace(bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8648ce3d03017f"))
+        )
+
+
+def pem_of(der: bytes) -> bytes:
+    body = base64.encodebytes(der).decode()
+    return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n".encode()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_certificate_with_any_byte_changed_is_read_or_a_value_error() -> None:
+    """What was read raises nowhere later either, also not as an authority."""
+    authority = Authority()
+    der = to_der(authority.issue(Role.GATEWAY, NODE, names=("gw.example", "10.0.0.1")).leaf)
+    for place in range(len(der)):
+        for bit in (0x01, 0x10, 0x80):
+            changed = bytearray(der)
+            changed[place] ^= bit
+            try:
+                found = parse_certificate(bytes(changed))
+                public_key(found)
+            except ValueError:
+                continue
+            spiffe_id(found)
+            chain_problem(found, [authority.certificate], now_ms())
+            chain_problem(authority.certificate, [found], now_ms())
+
+
 def test_only_elliptic_keys_are_taken_from_certificates() -> None:
     leaf = Authority().issue(Role.NODE, NODE).leaf
     assert keys.key_id(public_key(leaf))
@@ -223,4 +270,4 @@ def test_a_pin_is_the_hash_of_the_ca() -> None:
 
 def test_pem_keeps_the_order() -> None:
     chain = [Authority().certificate for _ in range(3)]
-    assert x509.load_pem_x509_certificates(to_pem(chain)) == chain
+    assert list(parse_certificates(to_pem(chain))) == chain

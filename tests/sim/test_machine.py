@@ -118,9 +118,45 @@ def test_a_second_start_finds_the_same_machine(tmp_path: Path) -> None:
     assert {p: p.lstat().st_mtime_ns for p in tmp_path.rglob("*") if not p.is_dir()} == before
 
 
-def test_the_real_root_is_never_simulated() -> None:
+@pytest.mark.parametrize("name", ["/", "//", "/tmp/..", "/proc/self/root"])
+def test_the_real_root_is_never_simulated_under_whatever_name(name: str) -> None:
     with pytest.raises(BadConfiguration, match="not /"):
-        build(Path("/"))
+        build(Path(name))
+
+
+@pytest.mark.parametrize("target", ["/", "dev", "etc", "proc", "sys"])
+def test_nor_is_a_link_to_it_or_a_root_with_a_part_of_it(tmp_path: Path, target: str) -> None:
+    root = tmp_path / "root"
+    if target == "/":
+        root.symlink_to("/")
+    else:
+        root.mkdir()
+        (root / target).symlink_to(f"/{target}")
+    with pytest.raises(BadConfiguration, match="not /"):
+        build(root)
+
+
+@pytest.mark.parametrize("name", ["usr", "file", ".config", "sim"])
+def test_a_folder_of_somebody_elses_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "dev").mkdir()
+    with pytest.raises(BadConfiguration, match=f"has {name} in it.*empty folder"):
+        build(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted([name, "dev"])
+
+
+def test_what_enrolment_and_a_person_leave_before_the_first_start_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "var/lib/bcd").mkdir(parents=True)
+    for name in ("bcd.toml", "bcd.log", ".sim.json.0a0b0c0d.tmp"):
+        (tmp_path / name).touch()
+    assert build(tmp_path).seed == "node1"
+
+
+def test_a_file_of_the_machine_that_is_no_text_is_written_again(tmp_path: Path) -> None:
+    build(tmp_path)
+    (tmp_path / "proc/meminfo").write_bytes(b"\xff\xfe")
+    build(tmp_path)
+    assert ProcSysHost(tmp_path).facts().memory_bytes > 0
 
 
 def test_a_root_of_another_profile_is_refused(tmp_path: Path) -> None:
@@ -132,8 +168,15 @@ def test_a_root_of_another_profile_is_refused(tmp_path: Path) -> None:
 def test_a_root_with_a_broken_mark_is_refused(tmp_path: Path) -> None:
     build(tmp_path)
     (tmp_path / "sim.json").write_text("{")
-    with pytest.raises(BadConfiguration, match="broken"):
+    with pytest.raises(BadConfiguration, match=r"sim\.json is broken; restore it") as caught:
         build(tmp_path)
+    assert "remove" not in caught.value.message
+
+
+def test_after_the_remedy_it_is_the_same_machine(tmp_path: Path) -> None:
+    before = SimulatedGpus(build(tmp_path)).snapshot().devices
+    (tmp_path / "sim.json").rename(tmp_path / "sim.json.broken")
+    assert SimulatedGpus(build(tmp_path)).snapshot().devices == before
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "hgx-a100-mig", "l40s-pcie"])

@@ -16,11 +16,12 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
-from bcd.cli.program import load_settings, printable
+from bcd.cli.program import load_settings
 from bcd.cli.running import home, running_systems
 from bcd.durable import read_plain
 from bcd.model.address import Dialled
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
+from bcd.model.printable import printable
 from bcd.signing.keyfile import load_bundle
 from bcd.wire.bounds import API_CHANNEL_OPTIONS
 from bcd.wire.status import RemoteError, decode_error
@@ -29,6 +30,7 @@ ENVIRONMENT = "BETTER_COMPUTE_CONFIG"
 _CALL_TIMEOUT_S = 60.0
 _MAX_TOKEN_BYTES = 8 * 1024
 _MAX_CA_BYTES = 1 << 20
+_MAX_LINE = 4096
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2}\Z")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,7 +158,7 @@ def errors_shown() -> Iterator[None]:
     try:
         yield
     except BcdError as error:
-        words = "\n".join(printable(line) for line in error.message.splitlines())
+        words = "\n".join(printable(line, _MAX_LINE) for line in error.message.splitlines())
         click.echo(f"better-compute: {words}", err=True)
         raise SystemExit(1) from error
 

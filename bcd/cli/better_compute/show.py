@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bcd.cli.program import printable
+from bcd.model.printable import printable
 from bcd.model.units import format_duration, parse_duration_ms
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.document import to_document
 
 _WIDE = 200
+_MAX_TEXT = 4096
 
 
 def print_json(messages: Sequence[Message] | Message) -> None:
@@ -38,7 +39,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell, _MAX_TEXT)) for cell in row))
     console.print(table)
 
 
@@ -92,7 +93,7 @@ def print_reservation(reservation: pb.Reservation) -> None:
         lines.append((condition.type, f"{condition.reason}: {condition.message}"))
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
-        click.echo(f"{name:<{width}}  {printable(value)}")
+        click.echo(f"{name:<{width}}  {printable(value, _MAX_TEXT)}")
 
 
 def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) -> None:

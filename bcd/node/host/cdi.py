@@ -53,7 +53,7 @@ class SpecFolders:
         for folder in (self._folder, self._dynamic):
             try:
                 paths = sorted(folder.iterdir())
-            except FileNotFoundError:
+            except OSError:  # what we cannot list, a reader cannot either
                 continue
             for path in paths:
                 ours = folder is self._folder and parse_file_name(path.name) is not None

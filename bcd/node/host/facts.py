@@ -56,7 +56,7 @@ class ProcSysHost:
     def machines_memory_bytes(self) -> int:
         """Memory charged to ``machine.slice``, where libvirt and systemd keep virtual machines."""
         text = self._text(f"{self._root}/sys/fs/cgroup/machine.slice/memory.current").strip()
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isdecimal() else 0
 
     def _online(self) -> frozenset[int]:
         online = self._cpulist(f"{self._cpu}/online")
@@ -86,7 +86,7 @@ class ProcSysHost:
         pools = (
             HugePagePool(size * 1024, int(total))
             for size, path in _numbered(f"{folder}/hugepages", _PAGES)
-            if (total := self._text(f"{path}/nr_hugepages").strip()).isdigit()
+            if (total := self._text(f"{path}/nr_hugepages").strip()).isdecimal()
         )
         return NumaNode(
             id_,

@@ -52,8 +52,9 @@ _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}\.tmp\Z")
 def sweep(folder: Path, prefix: str) -> None:
     """Remove temporary files that a killed process left beside files named ``prefix…``.
 
-    For folders that have one writer only, before it writes. Raises OSError.
+    For folders that have one writer only, before it writes; what is no plain file is none of
+    them. Raises OSError.
     """
     for path in folder.glob(f".{prefix}*.tmp"):
-        if _LEFTOVER.match(path.name):
+        if _LEFTOVER.match(path.name) and stat.S_ISREG(path.lstat().st_mode):
             remove_file(path)

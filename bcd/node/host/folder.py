@@ -4,7 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.durable import why
+from bcd.model.errors import BadConfiguration, BrokenFile, Unavailable
 from bcd.node.host.files import sweep
 
 
@@ -18,11 +19,10 @@ def claim(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise BadConfiguration(
-            f"paths.state: {folder} cannot be used ({error.strerror})"
-        ) from error
+        raise _unusable(folder, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _tighten(folder, descriptor)
         sweep(folder, "")
     except BlockingIOError as error:
         os.close(descriptor)
@@ -31,7 +31,36 @@ def claim(folder: Path) -> int:
         ) from error
     except OSError as error:
         os.close(descriptor)
-        raise BadConfiguration(
-            f"paths.state: {folder} cannot be used ({error.strerror})"
-        ) from error
+        raise _unusable(folder, error) from error
+    except BadConfiguration:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+def _tighten(folder: Path, descriptor: int) -> None:
+    """Close the folder to others; where they could write, what is in it may be theirs."""
+    mode = os.fstat(descriptor).st_mode
+    if mode & 0o022:
+        raise BadConfiguration(
+            f"paths.state: {folder} has mode {mode & 0o777:o}, so others may have changed what is"
+            f" in it; look at it, then run: chmod 700 {folder}"
+        )
+    if mode & 0o077:
+        os.fchmod(descriptor, 0o700)
+
+
+def unusable(error: OSError) -> BrokenFile:
+    """A file or folder of ours that ended a start or an enrolment."""
+    return BrokenFile(
+        str(error.filename or "a file of bcd"),
+        f"cannot be used ({why(error)})",
+        "holds are untouched; make room there, or move what is in its place away",
+    )
+
+
+def _unusable(folder: Path, error: OSError) -> BadConfiguration:
+    return BadConfiguration(
+        f"paths.state: {error.filename or folder} cannot be used ({why(error)}); move what is there"
+        " away, or set another folder"
+    )

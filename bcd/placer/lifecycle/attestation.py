@@ -6,12 +6,16 @@ The gateway that stored it is not trusted. Every reason a report is turned down 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cryptography import x509
 from google.protobuf.message import DecodeError
 
 from bcd.model.errors import InvalidInput
 from bcd.model.report import Bound, Rejection, Report
-from bcd.signing.certificates import OFFLINE_GRACE_MS, WORKLOAD_ROLES, public_key
+from bcd.signing.certificates import (
+    OFFLINE_GRACE_MS,
+    WORKLOAD_ROLES,
+    parse_certificate,
+    public_key,
+)
 from bcd.signing.envelope import PayloadType, opens
 from bcd.store.allocations import Allocation
 from bcd.store.certificates import IssuedCertificate
@@ -66,7 +70,7 @@ def _signer_problem(evidence: Evidence, now_ms: int) -> Rejection | None:
     if not evidence.signers:
         return Rejection.UNKNOWN_KEY
     signer = evidence.signers[0]
-    key = public_key(x509.load_der_x509_certificate(signer.der))
+    key = public_key(parse_certificate(signer.der))
     if not opens(envelope, PayloadType.ATTESTED_REPORT, key):
         return Rejection.BAD_SIGNATURE
     if any(certificate.revoked for certificate in evidence.signers):

@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.message import DecodeError
 
@@ -102,7 +101,7 @@ class Enroller:
     def _renew(self, tx: Transaction, body: bytes) -> IssuedCertificate:
         message = _parsed(pb.RenewRequest(), body)
         old = self._signer(tx, message.envelope)
-        certificate = x509.load_der_x509_certificate(old.der)
+        certificate = x509_profile.parse_certificate(old.der)
         subject = role_of(certificate)
         if subject is None or subject[0] not in _RENEWABLE:
             raise Refused("a certificate of this role cannot be renewed", old.subject_id)
@@ -120,7 +119,7 @@ class Enroller:
         if not known:
             raise Refused("the renewal's key is not known; join again with a new token")
         old = known[0]
-        key = x509_profile.public_key(x509.load_der_x509_certificate(old.der))
+        key = x509_profile.public_key(x509_profile.parse_certificate(old.der))
         if key_id(key) != envelope.key_id or not opens(envelope, PayloadType.RENEWAL, key):
             raise Refused("the renewal's signature does not hold", old.subject_id)
         if any(certificate.revoked for certificate in known):
