@@ -154,7 +154,7 @@ def test_text_of_a_byte_too_many_is_measured_in_bytes() -> None:
         ('{"count": 1, "count": 8}', "count"),
         ('{"devices": [{"class": "gpu", "count": 1, "count": 1}]}', "count"),
         ('{"labels": {"a": "x", "b": "y", "a": "z"}}', "a"),
-        ('{"\\u001b[2J": 1, "\\u001b[2J": 2}', "\\x1b[2J"),
+        ('{"\\u001b[2J": 1, "\\u001b[2J": 2}', "\ufffd[2J"),
     ],
 )
 def test_a_key_twice_is_refused_by_its_name(text: str, key: str) -> None:
