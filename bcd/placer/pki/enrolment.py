@@ -141,12 +141,13 @@ class Enroller:
         *,
         again: bool,
     ) -> IssuedCertificate:
-        """A certificate for the key; the one that it has, when it may be asked for ``again``."""
+        """A certificate for the key; the one that lives, when it may be asked for ``again``."""
         for known in certificates.by_key(tx, key_id(key)) if again else ():
             if (known.role, known.subject_id) == subject:
                 if known.revoked:
                     raise Refused("the certificate was revoked", known.subject_id)
-                return known
+                if known.not_after_ms > tx.now_ms():
+                    return known
         issued = self.authority.issue(subject, key, tx.now_ms(), names)
         certificates.record(tx, issued.row)
         return issued.row

@@ -19,7 +19,14 @@ from bcd.placer.pki.authority import Authority
 from bcd.placer.pki.enrolment import Enroller, EnrolmentKeeper
 from bcd.placer.pki.join import JoinRequest, Minted, mint
 from bcd.signing import keys
-from bcd.signing.certificates import Role, chain_problem, make_csr, public_key, spiffe_id
+from bcd.signing.certificates import (
+    Role,
+    chain_problem,
+    make_csr,
+    public_key,
+    spiffe_id,
+    validity_ms,
+)
 from bcd.signing.envelope import PayloadType, seal
 from bcd.store import certificates, enrolments, nodes
 from bcd.store.enrolments import Answer, Kind
@@ -339,9 +346,12 @@ async def test_a_renewal_that_comes_again_gets_the_certificate_that_it_got(
     body = renewing(seal_renewal(old, csr, at_ms=clock.read()))
     first = leaf_of(await desk.ask("renewal", body))
     for _ in range(3):
-        clock.advance(DAY_MS)
+        clock.advance(DAY_MS // 4)
         assert leaf_of(await desk.ask("renewal", body)) == first
     assert len(await rows(desk.world.database, "SELECT serial FROM certificates")) == 2
+    clock.advance(DAY_MS)
+    late = leaf_of(await desk.ask("renewal", body))
+    assert validity_ms(late)[1] > clock.read(), "an expired one would help nobody"
 
 
 @pytest.mark.parametrize("off_ms", [-7 * DAY_MS + MINUTE_MS, 7 * DAY_MS - MINUTE_MS])
