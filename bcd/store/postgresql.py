@@ -13,7 +13,6 @@ import os
 import random
 import secrets
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,10 @@ from typing import Any, Concatenate
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import dict_row
 
 from bcd.model.errors import BadConfiguration
 from bcd.model.ids import type_id
+from bcd.store.connection import Connection, break_off, connect, connect_bounded, is_away
 from bcd.store.database import (
     ConstraintViolated,
     Database,
@@ -52,20 +51,7 @@ _CHANNEL = "bcd"
 _MIGRATION_LOCK = 0x626364
 GATEWAY_ROLE = "bcd_gateway"
 
-_Connection = psycopg.Connection[dict[str, Any]]
 _LOST_RACE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-# Where the URL does not say otherwise: a host that vanished is noticed within half a minute.
-_CONNECT_DEFAULTS: Mapping[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 15,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 30_000,
-}
-_STATEMENT_TIMEOUT = "30s"
-# SQLSTATEs that speak of the server and not of the statement: connection exception, read-only
-# transaction (a standby), insufficient resources, operator intervention, system and internal error.
-_AWAY = ("08", "25006", "53", "57", "58", "XX")
 
 
 class PostgresqlTransaction:
@@ -74,7 +60,7 @@ class PostgresqlTransaction:
     for_update = " FOR NO KEY UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"
 
-    def __init__(self, connection: _Connection, clock: SteadyClock) -> None:
+    def __init__(self, connection: Connection, clock: SteadyClock) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
         self._clock = clock
@@ -165,7 +151,7 @@ class PostgresqlDatabase(Database):
         self._url = url
         self._clock = SteadyClock()
         self._local = threading.local()
-        self._open: set[_Connection] = set()
+        self._open: set[Connection] = set()
         self._closed = threading.Event()
         self._listening = threading.Event()
         _prepare_schema(url, migrate=migrate)
@@ -208,7 +194,7 @@ class PostgresqlDatabase(Database):
                 time.sleep(random.uniform(0, 0.02 * 2**attempt))  # noqa: S311
                 continue
             except psycopg.Error as error:
-                if not _is_away(error):
+                if not is_away(error):
                     self._rollback(connection)
                     raise
                 self._drop()
@@ -228,18 +214,18 @@ class PostgresqlDatabase(Database):
             return result
         raise StoreUnavailable(f"the transaction lost every one of {_ATTEMPTS} races")
 
-    def _rollback(self, connection: _Connection) -> None:
+    def _rollback(self, connection: Connection) -> None:
         try:
             connection.rollback()
         except psycopg.Error:
             self._drop()
 
-    def _connection(self, read_only: bool) -> _Connection:
-        connection: _Connection | None = getattr(self._local, "connection", None)
+    def _connection(self, read_only: bool) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
-            connection = _connect(self._url)
-            connection.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT}'".encode())
-            connection.commit()
+            if self._closed.is_set():
+                raise StoreUnavailable("the database is closed")
+            connection = connect_bounded(self._url)
             if read_only:
                 connection.read_only = True
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -248,7 +234,7 @@ class PostgresqlDatabase(Database):
         return connection
 
     def _drop(self) -> None:
-        connection: _Connection | None = getattr(self._local, "connection", None)
+        connection: Connection | None = getattr(self._local, "connection", None)
         self._local.connection = None
         if connection is not None:
             self._open.discard(connection)
@@ -258,7 +244,7 @@ class PostgresqlDatabase(Database):
     def _listen(self) -> None:
         while not self._closed.is_set():
             try:
-                with _connect(self._url) as connection:
+                with connect(self._url) as connection:
                     connection.autocommit = True
                     connection.execute(f"LISTEN {_CHANNEL}")
                     self._listening.set()
@@ -267,7 +253,7 @@ class PostgresqlDatabase(Database):
                 logger.warning("lost the wake-up connection; the ticks carry on")
                 self._closed.wait(1.0)
 
-    def _forward(self, connection: _Connection) -> None:
+    def _forward(self, connection: Connection) -> None:
         ready = select.poll()  # the descriptor may be too high for select()
         ready.register(connection.fileno(), select.POLLIN)
         ready.register(self._ending, select.POLLIN)
@@ -288,39 +274,12 @@ class PostgresqlDatabase(Database):
         if stuck:
             logger.warning("the database does not answer; closing its connections")
             for connection in tuple(self._open):
-                _break(connection)
+                break_off(connection)
             await asyncio.wait(stuck)
         os.close(self._end)
         os.close(self._ending)
         for connection in tuple(self._open):
             connection.close()
-
-
-def _is_away(error: psycopg.Error) -> bool:
-    """Whether the server failed, and not the statement."""
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return True
-    return (error.sqlstate or "").startswith(_AWAY)
-
-
-def _break(connection: _Connection) -> None:
-    """Make a thread that waits for the server's answer give up."""
-    with (
-        contextlib.suppress(psycopg.Error, OSError),
-        socket.socket(fileno=os.dup(connection.fileno())) as wire,
-    ):
-        wire.shutdown(socket.SHUT_RDWR)
-
-
-def _connect(url: str) -> _Connection:
-    given = conninfo_to_dict(url)
-    defaults = {name: value for name, value in _CONNECT_DEFAULTS.items() if name not in given}
-    try:
-        return psycopg.connect(
-            url, row_factory=dict_row, cursor_factory=psycopg.RawCursor, **defaults
-        )
-    except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"cannot connect to PostgreSQL: {error}") from error
 
 
 def _prepare_schema(url: str, *, migrate: bool) -> None:
@@ -333,7 +292,7 @@ def _prepare_schema(url: str, *, migrate: bool) -> None:
             " letter, digit or one of -._~ percent-encoded"
         ) from error
     try:
-        with _connect(url) as connection:
+        with connect(url) as connection:
             if migrate:
                 _migrate(connection)
             else:
@@ -344,7 +303,7 @@ def _prepare_schema(url: str, *, migrate: bool) -> None:
         raise BadConfiguration(f"the database's schema cannot be used: {error}") from error
 
 
-def _migrate(connection: _Connection) -> None:
+def _migrate(connection: Connection) -> None:
     connection.execute("SELECT pg_advisory_xact_lock($1)", (_MIGRATION_LOCK,))
     connection.execute(VERSION_TABLE)
     row = connection.execute("SELECT version FROM schema_version").fetchone()
@@ -358,7 +317,7 @@ def _migrate(connection: _Connection) -> None:
     connection.commit()
 
 
-def _create_gateway_role(connection: _Connection) -> None:
+def _create_gateway_role(connection: Connection) -> None:
     known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = $1", (GATEWAY_ROLE,))
     if known.fetchone() is None:
         try:
@@ -373,7 +332,7 @@ def _create_gateway_role(connection: _Connection) -> None:
             ) from error
 
 
-def _check_version(connection: _Connection) -> None:
+def _check_version(connection: Connection) -> None:
     table = connection.execute("SELECT to_regclass('schema_version') AS name").fetchone()
     row = None
     if table is not None and table["name"] is not None:

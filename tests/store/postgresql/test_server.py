@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 import psycopg
 import pytest
 
 from bcd.model.errors import BadConfiguration
-from bcd.store import quotas
+from bcd.store import connection, quotas
 from bcd.store.database import Database, StoreUnavailable, Transaction
 from bcd.store.open import open_database
 from tests.postgres import Cluster
@@ -147,6 +148,26 @@ async def test_a_server_that_became_a_standby_counts_as_away_until_it_writes_aga
                 assert await database.read(resources) == ["before"]
     await database.write(set_ceiling, "after")
     assert await database.read(resources) == ["after", "before"]
+
+
+async def test_a_connection_that_dies_at_its_first_statement_counts_as_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler that has no server at the moment."""
+    connect = connection.connect
+
+    def cut(url: str) -> Any:
+        made = connect(url)
+        connection.break_off(made)
+        return made
+
+    monkeypatch.setattr(connection, "connect", cut)
+    for _ in range(8):
+        with pytest.raises(StoreUnavailable, match="cannot connect"):
+            await database.write(set_ceiling, "during")
+    assert not database._open  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    await database.write(set_ceiling, "after")
 
 
 async def test_a_wrong_statement_is_no_outage(database: Database) -> None:
