@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from bcd.store.database import Transaction
 
 LEASE_MS = 30_000
+# Whoever takes goes on at once; a crash in between should not be felt.
+TAKE_LEASE_MS = 3_000
 TICK_MS = 1_000
 
 
@@ -64,7 +66,7 @@ def take(tx: Transaction, key: str, now_ms: int) -> Claim:
         key=key,
         now_ms=now_ms,
         token=token,
-        until_ms=now_ms + LEASE_MS,
+        until_ms=now_ms + TAKE_LEASE_MS,
     )
     assert row is not None
     return Claim(key, token, row["attempts"])

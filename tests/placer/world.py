@@ -275,7 +275,8 @@ class World:
 
     async def work(self) -> None:
         """Judge what was reported and work off what is due."""
-        await self.worker.judge_pass()
+        while await self.worker.judge_pass() == 0.0:
+            pass
         while (await self.worker.work_due())[0]:
             pass
 

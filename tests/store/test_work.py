@@ -4,7 +4,7 @@ import asyncio
 
 from bcd.store import work
 from bcd.store.database import Database, Transaction
-from bcd.store.work import LEASE_MS, Claim
+from bcd.store.work import LEASE_MS, TAKE_LEASE_MS, Claim
 from tests.clock import DatabaseClock
 
 NOW = 2_000_000_000_000
@@ -110,7 +110,7 @@ async def test_what_is_taken_is_claimed_at_once_whoever_held_it(
     newer = await database.write(work.take, "k", NOW)
     assert (new.attempts, newer.attempts) == (1, 2)
     assert await claim_all(database) == []
-    assert await database.read(work.next_wake_ms) == NOW + LEASE_MS
+    assert await database.read(work.next_wake_ms) == NOW + TAKE_LEASE_MS
     assert await database.write(finish, new, NOW + 1000) is False
     assert await database.write(finish, newer, NOW + 1000) is True
     assert await database.read(work.next_wake_ms) == NOW + 1000

@@ -73,19 +73,26 @@ class Worker:
             rest = await self._database.write(retry_pending, claim, placements, signer, rest)
 
     async def judge_pass(self) -> float | None:
-        """Judge every stored report that nobody judged yet."""
-        waiting = await self._database.read(reports.nodes_with_unjudged)
-        await each("judging a node's reports", waiting, self._judge, at_once=_BATCH)
-        return None
+        """Judge stored reports that nobody judged yet, of every node at most 64.
 
-    async def _judge(self, node_id: NodeId) -> None:
-        count = JUDGED_AT_ONCE
-        while count == JUDGED_AT_ONCE:
-            judged = await self._database.write(judge_node, node_id)
-            count = judged.count
-            for rejected in judged.rejected:
-                self._tell(rejected)
-            await asyncio.gather(*(self._work_on(claim) for claim in judged.claims))
+        A node that floods gets its next turn when all others had theirs.
+        """
+        waiting = await self._database.read(reports.nodes_with_unjudged)
+        full: list[NodeId] = []
+
+        async def judge(node_id: NodeId) -> None:
+            if await self._judge(node_id) == JUDGED_AT_ONCE:
+                full.append(node_id)
+
+        await each("judging a node's reports", waiting, judge, at_once=_BATCH)
+        return 0.0 if full else None
+
+    async def _judge(self, node_id: NodeId) -> int:
+        judged = await self._database.write(judge_node, node_id)
+        for rejected in judged.rejected:
+            self._tell(rejected)
+        await asyncio.gather(*(self._work_on(claim) for claim in judged.claims))
+        return judged.count
 
     def _tell(self, rejected: Rejected) -> None:
         """One line, but of a node that floods only how many more there were."""

@@ -7,11 +7,11 @@ import pytest
 
 from bcd.model.ids import ReservationId
 from bcd.model.reservation import State
-from bcd.placer.lifecycle.judge import judge_node
+from bcd.placer.lifecycle.judge import JUDGED_AT_ONCE, judge_node
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.worker import Worker
 from bcd.store import work
-from bcd.store.work import LEASE_MS, Claim
+from bcd.store.work import LEASE_MS, TAKE_LEASE_MS, Claim
 from tests.clock import DatabaseClock
 from tests.placer.world import World, dgx
 
@@ -126,7 +126,7 @@ async def test_a_judge_that_dies_leaves_the_subject_to_the_next_worker(
     (allocation,) = await world.live(made.id)
     await world.send(node, node.seal(node.report(allocation)), allocation.id)
     await world.database.write(judge_node, node.id)
-    clock.advance(LEASE_MS)
+    clock.advance(TAKE_LEASE_MS)
     await world.work()
     assert (await world.view(made.id)).state is State.ACTIVE
 
@@ -199,3 +199,22 @@ async def test_two_workers_share_the_work_and_do_none_of_it_twice(world: World) 
     for reservation in made:
         assert await world.event_names(reservation.id) == ["placed", "binding"]
         assert (await world.view(reservation.id)).version == 3
+
+
+async def test_a_node_that_floods_takes_no_others_turn(world: World, clock: DatabaseClock) -> None:
+    """What a flood adds between two passes waits for the next one."""
+    clock.advance(0)
+    loud, quiet = await world.add_node(dgx("a")), await world.add_node(dgx("b"))
+    made = [await world.create(8, key=key) for key in ("one", "two")]
+    while (await world.worker.work_due())[0]:
+        pass
+    held = {(await world.live(one.id))[0].node_id: (await world.live(one.id))[0] for one in made}
+    flood = held[loud.id]
+    for _ in range(2 * JUDGED_AT_ONCE):
+        await world.send(loud, loud.seal(loud.report(flood)), flood.id)
+    await world.send(quiet, quiet.seal(quiet.report(held[quiet.id])), held[quiet.id].id)
+    assert await world.worker.judge_pass() == 0.0
+    unjudged = await world.rows("SELECT node_id FROM reports WHERE verdict IS NULL")
+    assert [row["node_id"] for row in unjudged] == [loud.id] * JUDGED_AT_ONCE
+    assert await world.worker.judge_pass() == 0.0
+    assert await world.worker.judge_pass() is None
