@@ -45,8 +45,6 @@ _SERVICES = tuple(
 )
 _STOP_GRACE_S = 2.0
 _HEALTH_S = 5.0
-# A waiting call takes some 80 KB; more callers than this are told to come again.
-_MAX_CONCURRENT_CALLS = 4096
 
 
 class Placer:
@@ -99,11 +97,7 @@ class Placer:
         self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
 
     async def _start_api(self, signer: CommandSigner, placements: Placements) -> None:
-        server = grpc.aio.server(
-            interceptors=[Parsing()],
-            options=API_SERVER_OPTIONS,
-            maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
-        )
+        server = grpc.aio.server(interceptors=[Parsing()], options=API_SERVER_OPTIONS)
         self._register(server, signer, placements)
         self._register_standard(server)
         tls = grpc.dynamic_ssl_server_credentials(self._current_tls(), self._current_tls)

@@ -51,6 +51,7 @@ API_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", MAX_API_MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", 1024),
 )
 
 # A page of 200 reservations with 32 long labels each takes about 4 MB.

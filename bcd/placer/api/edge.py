@@ -5,7 +5,9 @@ internal text reaches a caller.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -34,6 +36,9 @@ Handler = Callable[[Caller, Q], Awaitable[A]]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _BEARER = "Bearer "
+# A call that waits takes some 80 KB.
+_MAX_CALLS = 4096
+_MAX_CALLS_OF_ONE = 1024
 
 
 class Edge:
@@ -41,13 +46,15 @@ class Edge:
 
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
+        self._running: Counter[str] = Counter()  # calls by caller
 
     async def serve(self, handler: Handler[Q, A], request: Q, context: Context) -> A:
         """Run a handler; its errors become the call's status."""
         try:
             caller = self._caller(context)
             _refuse_unsound(request)
-            return await handler(caller, request)
+            with self._counted(caller):
+                return await handler(caller, request)
         except StoreUnavailable as error:
             logger.warning("call failed", extra={"error": error.message})
             await _abort(context, Unavailable("the database does not answer; try again"))
@@ -59,6 +66,20 @@ class Edge:
         except Exception:
             logger.exception("call failed")
             await _abort(context, _internal())
+
+    @contextmanager
+    def _counted(self, caller: Caller) -> Iterator[None]:
+        """Strangers never get here: they cannot take the callers' places."""
+        own = self._running[caller.identity]
+        if own >= _MAX_CALLS_OF_ONE or self._running.total() >= _MAX_CALLS:
+            raise Unavailable("too many calls at once; try again")
+        self._running[caller.identity] += 1
+        try:
+            yield
+        finally:
+            self._running[caller.identity] -= 1
+            if not self._running[caller.identity]:
+                del self._running[caller.identity]
 
     def _caller(self, context: Context) -> Caller:
         for key, value in context.invocation_metadata() or ():

@@ -1,5 +1,6 @@
 """The API's edge over real TLS: callers, unknown fields, errors that say enough and no more."""
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from bcd.model.errors import (
     Unavailable,
     Unsupported,
 )
+from bcd.placer.api import edge
 from bcd.placer.api.edge import Edge
 from bcd.signing.certificates import to_pem
 from bcd.signing.keys import generate_key
@@ -412,3 +414,42 @@ async def test_a_database_that_is_gone_is_told_as_unavailable(site: Site, alice:
     refused = await alice.refused(alice.reservations.ListReservations, LIST)
     assert refused.reason is Reason.UNAVAILABLE
     assert refused.message == "the database does not answer; try again"
+
+
+async def test_one_caller_or_all_together_have_so_many_calls_at_once_and_strangers_none(
+    site: Site, alice: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge, "_MAX_CALLS", 3)
+    monkeypatch.setattr(edge, "_MAX_CALLS_OF_ONE", 2)
+    started, finish = asyncio.Semaphore(0), asyncio.Event()
+    read = site.placer._database.read
+
+    async def slow(*arguments: Any, **values: Any) -> Any:
+        started.release()
+        await finish.wait()
+        return await read(*arguments, **values)
+
+    monkeypatch.setattr(site.placer._database, "read", slow)
+    request = pb.ListReservationsRequest(tenant_id=TENANT)
+    bob, carol = site.client("bob"), site.client("carol")
+
+    def listing(client: Client) -> "asyncio.Task[Any]":
+        return asyncio.ensure_future(client.call(client.reservations.ListReservations, request))
+
+    running = [listing(alice), listing(alice)]
+    async with asyncio.timeout(20):
+        for _ in running:
+            await started.acquire()
+        refused = await alice.refused(alice.reservations.ListReservations, request)
+        assert (refused.reason, refused.told) == (Reason.UNAVAILABLE, True)
+        assert "too many calls at once" in refused.message
+        running.append(listing(bob))
+        await started.acquire()
+        refused = await carol.refused(carol.reservations.ListReservations, request)
+        assert refused.reason is Reason.UNAVAILABLE
+        stranger = site.bearer("not.a.token")
+        refused = await stranger.refused(stranger.reservations.ListReservations, request)
+        assert refused.reason is Reason.UNAUTHENTICATED
+        finish.set()
+        await asyncio.gather(*running)
+        await carol.call(carol.reservations.ListReservations, request)
