@@ -51,7 +51,7 @@ def acknowledgement(
 ) -> gateway_pb2.ConnectResponse | None:
     """The answer to a report, to be sent after the commit.
 
-    None for one that found no room: the node sends again what is not acknowledged.
+    None for one that found no room: the session ends then.
     """
     if arrival == "no-room":
         return None

@@ -180,9 +180,10 @@ class Gateway:
         for stop in self._stops:
             stop()
         try:
-            await self._connected.flush()
-        except StoreUnavailable as error:
-            logger.warning("sessions not closed", extra={"reason": error.message})
+            async with asyncio.timeout(grace_s):
+                await self._connected.flush()
+        except (StoreUnavailable, TimeoutError) as error:
+            logger.warning("sessions not closed", extra={"reason": str(error) or "timeout"})
         logger.info("gateway stopped", extra={"counters": dict(self._counters)})
 
     async def run(self, stopping: asyncio.Event, *, on_ready: Callable[[], None]) -> None:

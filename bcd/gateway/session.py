@@ -41,7 +41,7 @@ _FAREWELL_S = 2.0
 # changes that come faster only the newest.
 _INVENTORY_BURST = 60
 _INVENTORY_INTERVAL_S = 1.0
-_LINE_INTERVAL_S = 60.0
+_NO_ROOM_RETRY_MS = 15_000
 
 
 class Stream(Protocol):
@@ -92,7 +92,6 @@ class Session:
         # None is the end: what came before it is stored first.
         self._inbox: asyncio.Queue[pb.ConnectRequest | None] = asyncio.Queue(_INBOX)
         self._inventories = Pace(_INVENTORY_BURST, _INVENTORY_INTERVAL_S)
-        self._lines = Pace(1, _LINE_INTERVAL_S)
         self._outbox = Outbox(stream.write, self._newest_state, settings.write_timeout_ms)
         self._listening = True
         self._ended: asyncio.Future[Ending | None] = loop.create_future()
@@ -238,14 +237,12 @@ class Session:
                 answer = acknowledgement(item, arrival)
                 if answer is not None:
                     self._outbox.put(answer)
-        put_off = arrivals.count("no-room")
-        if put_off:
-            self._put_off(put_off)
-
-    def _put_off(self, count: int) -> None:
-        self._counters["reports_put_off"] += count
-        if self._lines.allows(self._loop.time()):
-            logger.warning("reports put off: too many wait for the placer", extra=self.fields())
+        if "no-room" in arrivals:
+            # Stored now, a later report would make replays of these. The next session brings
+            # everything under new numbers.
+            self._counters["sessions_without_room"] += 1
+            logger.warning("too many reports wait for the placer", extra=self.fields())
+            self.end(ending.overloaded("too many reports wait for the placer", _NO_ROOM_RETRY_MS))
 
     async def _newer_instance(self) -> str:
         newest = await self._database.read(sessions.get, self.node_id)

@@ -54,6 +54,9 @@ class Streams(NodeGatewayServiceServicer):
             session = await self._open(context)
         except StoreUnavailable:
             session = ending.overloaded("the database is out of reach")
+        except Exception:  # a node that knocks must not learn what broke here
+            logger.exception("opening a stream failed", extra={"peer": context.peer()})
+            session = ending.overloaded("internal error")
         if isinstance(session, Ending):
             await self._refuse(context, session)
             return

@@ -20,7 +20,6 @@ from bcd.wire.node.v1 import gateway_pb2 as pb
 from bcd.wire.report import encode_report
 from tests.gateway.conftest import Connect, Site
 from tests.gateway.node import TestNode
-from tests.gateway.waiting import until
 from tests.store.world import make_allocation, make_draft, new_id
 
 KEY = keys.generate_key()
@@ -227,10 +226,10 @@ async def test_the_largest_report_that_a_daemon_makes_is_stored(holder: Holder) 
     assert (await holder.answer(sealed(largest))).status == STORED
 
 
-async def test_a_report_without_room_is_not_acknowledged_and_the_session_goes_on(
-    holder: Holder, site: Site, gateway: Gateway, caplog: pytest.LogCaptureFixture
+async def test_a_report_without_room_ends_the_session_and_none_after_it_is_stored(
+    holder: Holder, site: Site, gateway: Gateway
 ) -> None:
-    """The node sends again what is not acknowledged; only the placer's verdicts make room."""
+    """A later one with a higher number would make replays of those that found no room."""
 
     def fill(tx: Transaction) -> None:
         for number in range(reports.MAX_UNJUDGED):
@@ -239,16 +238,13 @@ async def test_a_report_without_room_is_not_acknowledged_and_the_session_goes_on
             assert reports.store(tx, holder.node.epoch, received) == "stored"
 
     await site.database.write(fill)
-    for number in range(2_000, 2_010):
-        await holder.send(sealed(holder.report(number)))
-
-    async def put_off() -> bool:
-        return gateway.counters["reports_put_off"] == 10
-
-    await until(put_off)
-    lines = [r for r in caplog.records if "put off" in r.getMessage()]
-    assert len(lines) == 1
-    (first, *_) = await on_record(site, holder)
-    await site.database.write(reports.judge, first.id, "unsigned report")
-    ack = await holder.answer(sealed(holder.report(2_000)))
-    assert (ack.number, ack.status) == (2_000, STORED)
+    await holder.send(sealed(holder.report(2_000)))
+    goaway = await holder.node.goaway()
+    assert goaway.reason == pb.GOAWAY_REASON_OVERLOADED
+    assert "too many reports wait" in goaway.message
+    assert goaway.retry_after_ms >= 1_000
+    assert gateway.counters["sessions_without_room"] == 1
+    rows = await site.database.read(
+        lambda tx: tx.all("SELECT count(*) AS n, max(number) AS highest FROM reports")
+    )
+    assert dict(rows[0]) == {"n": reports.MAX_UNJUDGED, "highest": reports.MAX_UNJUDGED - 1}

@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from bcd.gateway.server import Gateway
 from bcd.model.units import DAY_MS
 from bcd.signing.certificates import Role, serial_hex
@@ -245,3 +247,27 @@ async def test_a_node_that_does_not_read_delays_no_stop(site: Site) -> None:
     async with asyncio.timeout(10):
         await gateway.stop()
     assert await is_closed(site, node)
+
+
+async def test_a_gateway_ends_though_its_database_hangs(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = await site.start(stop_grace_ms=300)
+    monkeypatch.setattr(gateway._connected, "flush", asyncio.Event().wait)
+    async with asyncio.timeout(10):
+        await gateway.stop()
+    assert "sessions not closed" in caplog.text
+
+
+async def test_what_breaks_while_a_stream_opens_is_logged_and_never_told(
+    site: Site, gateway: Gateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a secret of ours")
+
+    monkeypatch.setattr("bcd.gateway.streams.read_hello", broken)
+    node = await site.new_node(gateway)
+    await node.send(node.hello())
+    goaway = await node.goaway()
+    assert (goaway.reason, goaway.message) == (pb.GOAWAY_REASON_OVERLOADED, "internal error")
+    assert "a secret of ours" in caplog.text
