@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bcd.cli.better_compute.reserve import _insist
+from bcd.model.errors import BcdError, InvalidInput, Unavailable
 from bcd.signing.certificates import to_pem
 from tests.authority import Authority
 from tests.cli.dev_system import BETTER_COMPUTE, Dev, Terminal
@@ -351,3 +353,33 @@ def test_a_reservation_whose_api_goes_away_is_named(tmp_path: Path) -> None:
     assert waiting.returncode == 1
     (identifier,) = re.findall(r"rsv_[a-z2-7]+", listed)
     assert f"the reservation stays: better-compute get {identifier}, or cancel" in words
+
+
+def test_a_call_that_nobody_answers_is_repeated_until_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr("time.sleep", sleep)
+    answers: list[BcdError | str] = [Unavailable("away"), Unavailable("away"), "here"]
+
+    def call() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, BcdError):
+            raise answer
+        return answer
+
+    assert (_insist(call, 110.0), now) == ("here", 102.0)
+    answers = [Unavailable("away")] * 20
+    with pytest.raises(Unavailable):
+        _insist(call, 110.0)
+    assert now <= 110.0
+    answers = [InvalidInput("gpus", "no"), "never asked"]
+    with pytest.raises(InvalidInput):
+        _insist(call, 200.0)
+    assert answers == ["never asked"]

@@ -109,7 +109,7 @@ class Connection:
                 f"{api} shows no certificate for that name under the CA in {ca_file};"
                 " check api and ca_file"
             )
-        return Unavailable(f"{api} does not answer ({failure.message}); is it running?")
+        return Unavailable(f"{api} does not answer ({failure.message}); is it running, or busy?")
 
     def tenant(self, given: str | None) -> str:
         """The tenant to act for; raises BadConfiguration when nothing names one."""

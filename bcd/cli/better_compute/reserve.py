@@ -3,10 +3,11 @@
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -19,6 +20,8 @@ from bcd.model.reservation import Topology
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
 from bcd.wire.document import MAX_DOCUMENT_BYTES, from_document, parse_json
+
+T = TypeVar("T")
 
 _POLL_S = 0.2
 _AWAY_S = 1.0
@@ -71,10 +74,11 @@ def reserve(
         request = _request(file, options)
         request.tenant_id = tenant or request.tenant_id or connection.tenant(None)
         given = options["pool"] or request.pool_id
-        request.pool_id = pool_id(connection, request.tenant_id, given)
         deadline = time.monotonic() + wait / 1000
+        pool = partial(pool_id, connection, request.tenant_id, given)
+        request.pool_id = _insist(pool, deadline)
         with _named(f"ask again with --key {request.idempotency_key}: it books once"):
-            made = _create(connection, request, wait)
+            made = _insist(partial(_create, connection, request, wait), deadline)
         if not request.dry_run:
             with _named(f"the reservation stays: better-compute get {made.id}, or cancel"):
                 made = _until_active(connection, made, deadline)
@@ -94,6 +98,17 @@ def _named(what_stands: str) -> Iterator[None]:
         if error.reason in _UNKNOWN_OUTCOME and not isinstance(error, BadConfiguration):
             error.message += f"\n{what_stands}"
         raise
+
+
+def _insist(call: Callable[[], T], deadline: float) -> T:
+    """Call until the deadline as long as nobody answers; keys make every call safe to repeat."""
+    while True:
+        try:
+            return call()
+        except BcdError as error:
+            if error.reason is not Reason.UNAVAILABLE or time.monotonic() + _AWAY_S > deadline:
+                raise
+        time.sleep(_AWAY_S)
 
 
 def _request(file: Any, options: dict[str, Any]) -> pb.CreateReservationRequest:
@@ -143,23 +158,16 @@ def _create(
 
 
 def _until_active(connection: Connection, made: pb.Reservation, deadline: float) -> pb.Reservation:
-    """Poll until the devices are handed over, the reservation ends, or the time is up.
-
-    An API that is away for a moment is asked again for as long.
-    """
+    """Poll until the devices are handed over, the reservation ends, or the time is up."""
     stub = ReservationsServiceStub(connection.channel)
     request = pb.GetReservationRequest(tenant_id=made.tenant_id, reservation_id=made.id)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     with console.status(f"{made.id} is {made.state} …") as status:
         while made.state not in ("active", *_ENDED) and time.monotonic() < deadline:
             time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
-            try:
-                made = connection.call(stub.GetReservation, request).reservation
-            except BcdError as error:
-                if error.reason is not Reason.UNAVAILABLE or time.monotonic() + _AWAY_S > deadline:
-                    raise
-                time.sleep(_AWAY_S)
-                continue
+            made = _insist(
+                lambda: connection.call(stub.GetReservation, request).reservation, deadline
+            )
             status.update(f"{made.id} is {made.state} …")
     return made
 
