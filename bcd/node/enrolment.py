@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import re
+import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -143,6 +144,11 @@ async def _presented_certificate(address: str) -> str:
         return await asyncio.to_thread(
             ssl.get_server_certificate, (host.strip("[]"), int(port)), timeout=_TLS_TIMEOUT_S
         )
+    except socket.gaierror as error:
+        raise Unavailable(
+            f"{address}: the name cannot be resolved ({error.strerror}); check the address, and"
+            " this host's name service"
+        ) from error
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise Unavailable(

@@ -67,6 +67,8 @@ async def test_a_wrong_secret_is_refused_with_the_reason(gateway: FakeGateway) -
 async def test_nobody_there_is_said_with_the_address() -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: no TLS server answers"):
         await enroll("127.0.0.1:1", JoinToken("join_1", b"s" * 32, PIN), now_ms())
+    with pytest.raises(Unavailable, match=r"gateway\.invalid:1: the name cannot be resolved"):
+        await enroll("gateway.invalid:1", JoinToken("join_1", b"s" * 32, PIN), now_ms())
 
 
 async def test_another_port_of_the_gateway_or_the_placer_is_told_apart(
