@@ -109,6 +109,7 @@ class Placer:
                 f"api.listen: cannot listen on {listen}; it must be an address of this machine"
                 " that no other program listens on"
             ) from error
+        await self._tell_health()  # nobody who asks at once is told of an unknown service
         await server.start()
         self._server = server
         logger.info("placer ready", extra={"listen": listen, "port": self.port})
