@@ -12,12 +12,13 @@ import stat
 from pathlib import Path
 
 
-def read_plain(path: Path, limit: int) -> bytes:
+def read_plain(path: Path, limit: int, *, follow: bool = True) -> bytes:
     """The content of a plain file of at most ``limit`` bytes; raises OSError for anything else.
 
     A pipe or a device would keep the reader waiting, or fill its memory.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    links = 0 if follow else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "is not a plain file", str(path))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bcd.durable import remove_file, replace_file
 from bcd.node.cdi import VENDOR, parse_file_name
-from bcd.node.host.files import fingerprint, read_plain, sweep
+from bcd.node.host.files import fingerprint, read_own, sweep
 from bcd.node.ports import CdiFiles, ForeignSpec, OwnSpec
 
 _MAX_OWN_BYTES = 1 << 20
@@ -41,7 +41,7 @@ class SpecFolders:
             if parsed is None:
                 continue
             try:
-                content = read_plain(path, _MAX_OWN_BYTES)
+                content = read_own(path, _MAX_OWN_BYTES)
             except FileNotFoundError:
                 continue
             own.append(OwnSpec(path.name, parsed[0], parsed[1], content))

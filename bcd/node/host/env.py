@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bcd.durable import replace_file
 from bcd.model.ids import AllocationId, is_allocation_id
-from bcd.node.host.files import fingerprint, read_plain, sweep
+from bcd.node.host.files import fingerprint, read_own, sweep
 
 _MAX_BYTES = 1 << 20
 _SUFFIX = ".env"
@@ -33,7 +33,7 @@ class EnvFolder:
             if path.suffix != _SUFFIX or not is_allocation_id(path.stem):
                 continue
             with contextlib.suppress(FileNotFoundError):
-                found[AllocationId(path.stem)] = read_plain(path, _MAX_BYTES)
+                found[AllocationId(path.stem)] = read_own(path, _MAX_BYTES)
         return found
 
     def write(self, allocation_id: AllocationId, content: bytes) -> None:

@@ -6,26 +6,20 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from bcd.durable import remove_file
+from bcd import durable
 
 
-def read_plain(path: Path, limit: int) -> bytes | None:
+def read_own(path: Path, limit: int) -> bytes | None:
     """The content of a plain file of at most ``limit`` bytes; None for anything else there.
 
     Raises FileNotFoundError when there is nothing.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return durable.read_plain(path, limit, follow=False)
     except FileNotFoundError:
         raise
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        return None
-    with open(descriptor, "rb") as file:
-        content = file.read(limit + 1)
-    return content if len(content) <= limit else None
 
 
 def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
@@ -57,4 +51,4 @@ def sweep(folder: Path, prefix: str) -> None:
     """
     for path in folder.glob(f".{prefix}*.tmp"):
         if _LEFTOVER.match(path.name) and stat.S_ISREG(path.lstat().st_mode):
-            remove_file(path)
+            durable.remove_file(path)
