@@ -21,6 +21,9 @@ class FailureReason(StrEnum):
     WRITE_FAILED = "write-failed"
     SLICE_FAILED = "slice-failed"
     DEVICE_NODE_MISSING = "device-node-missing"
+    DRIVER_FILE_MISSING = "driver-file-missing"
+    DRIVER_UNAVAILABLE = "driver-unavailable"
+    SHARING_FAILED = "sharing-failed"
 
 
 @dataclass(frozen=True, slots=True)

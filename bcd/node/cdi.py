@@ -15,8 +15,9 @@ from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi_format import minimum_version, problem_of
+from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.hold import Hold, MalformedHold, read_hold, variables
-from bcd.node.ports import DeviceEdits, DeviceNode, ForeignSpec, GpuSnapshot
+from bcd.node.ports import ForeignSpec, GpuSnapshot
 
 VENDOR = "bcd.dev"
 _OWN = re.compile(r"bcd-(alloc_[0-9a-z]{26})(?:\.(gpu|gpu\.mig|gpu\.slot))?\.json\Z")

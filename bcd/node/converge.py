@@ -6,88 +6,19 @@ whose spec stands is never judged again, and without an accepted desired state n
 A hold that another node's daemon made is never touched; it only keeps its devices from others.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 
 from bcd.model.assignment import Binding, DesiredState, HostReserve
-from bcd.model.host import HostFacts
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, FailureReason, Outcome
 from bcd.node import cdi, steps
+from bcd.node.condition import NodeCondition
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
 from bcd.node.others import OtherHold, holds_of_others
-from bcd.node.ports import CdiFiles, GpuSnapshot, OwnSpec, SliceState
+from bcd.node.plan import Observed, Place, Plan
+from bcd.node.ports import OwnSpec
 from bcd.node.rejoin import join_again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What specs, env files and reports say of this host beside the hold."""
-
-    node_id: str
-    cdi_folder: str
-    env_folder: str
-    annotate: bool
-
-    def env_path(self, allocation_id: AllocationId) -> str:
-        """The env file's absolute path."""
-        return f"{self.env_folder}/{allocation_id}.env"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """Disk and hardware at the start of a pass.
-
-    ``bound`` are allocations whose last outcome was Bound: their release is owed even when a
-    person took the spec away. ``owed`` have a release in the outbox, ``held`` one that waits for
-    the removal of its files.
-    """
-
-    gpus: GpuSnapshot
-    host: HostFacts
-    machines_memory_bytes: int
-    cdi: CdiFiles
-    env: Mapping[AllocationId, bytes | None]
-    slices: Mapping[AllocationId, SliceState]
-    slice_problem: str
-    bound: frozenset[AllocationId] = frozenset()
-    owed: frozenset[AllocationId] = frozenset()
-    held: frozenset[AllocationId] = frozenset()
-
-    def without(self, ids: frozenset[AllocationId]) -> "Observed":
-        """The same as if nothing of these allocations were there."""
-        own = tuple(spec for spec in self.cdi.own if spec.allocation_id not in ids)
-        return replace(
-            self,
-            cdi=replace(self.cdi, own=own),
-            env={id_: content for id_, content in self.env.items() if id_ not in ids},
-            slices={id_: state for id_, state in self.slices.items() if id_ not in ids},
-            held=self.held - ids,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCondition:
-    """Something that a person should look at; ``message`` says what to do."""
-
-    type: str
-    subject: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Steps in order; what becomes of each wanted allocation if all of its steps succeed.
-
-    ``waits_for``: the additions of an allocation need the removals of these to have succeeded.
-    """
-
-    steps: tuple[steps.Step, ...]
-    outcomes: Mapping[AllocationId, Outcome]
-    waits_for: Mapping[AllocationId, frozenset[AllocationId]] = field(default_factory=dict)
-    conditions: tuple[NodeCondition, ...] = ()
-    others: tuple[OtherHold, ...] = ()
 
 
 def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:

@@ -21,13 +21,14 @@ import msgspec
 import bcd
 from bcd.model.ids import AllocationId, NodeId
 from bcd.model.report import Outcome
-from bcd.node.converge import NodeCondition, Place
+from bcd.node.condition import NodeCondition
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds, PassResult, failure_of
 from bcd.node.host.folder import claim, unusable
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
 from bcd.node.outbox import Outbox
+from bcd.node.plan import Place
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.session import Session, ack_fields

@@ -8,7 +8,7 @@ from typing import assert_never
 from bcd.model.ids import AllocationId
 from bcd.model.report import Failed, FailureReason
 from bcd.node import steps
-from bcd.node.converge import Plan
+from bcd.node.plan import Plan
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 

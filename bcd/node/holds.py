@@ -14,12 +14,14 @@ from bcd.durable import why
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, Outcome
 from bcd.node import desired as desired_states
-from bcd.node.converge import NodeCondition, Place, Plan, plan
+from bcd.node.condition import NodeCondition
+from bcd.node.converge import plan
 from bcd.node.desired import Accepted, Refused, Trust
 from bcd.node.execute import AfterStep, Execution, Executor
 from bcd.node.inventory import LatestInventory
 from bcd.node.observe import observe
 from bcd.node.others import bookable
+from bcd.node.plan import Place, Plan
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.steps import StepName

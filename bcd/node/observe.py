@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from bcd.model.host import HostFacts
-from bcd.node.converge import Observed
+from bcd.node.plan import Observed
 from bcd.node.ports import GpuSnapshot, Ports
 from bcd.node.reports import Reports
 

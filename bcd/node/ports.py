@@ -4,7 +4,7 @@ Every method may be called from a worker thread, one at a time. What can be expe
 answers with a ``Failed`` value; files raise OSError.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,48 +13,56 @@ from bcd.model.device import Device
 from bcd.model.host import HostFacts
 from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A character device: where a container sees it, and where it lies on the host."""
-
-    path: str
-    host_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceEdits:
-    """What a container needs for one device, or for any device of the host."""
-
-    nodes: tuple[DeviceNode, ...] = ()
-    env: tuple[str, ...] = ()
+from bcd.node.condition import NodeCondition
+from bcd.node.edits import NO_EDITS, DeviceEdits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSnapshot:
-    """All GPUs at one moment. ``edits`` is keyed by device id, ``common`` goes into every spec."""
+    """All GPUs at one moment. ``edits`` is keyed by device id, ``common`` goes into every spec.
+
+    ``unavailable`` says why no new hold can be made now (no driver, a driver that hangs); devices
+    are then the last ones that were seen, of unknown health. ``waiting`` says what the first look
+    waits for, so that new holds wait too. ``in_use`` are devices with a compute process when they
+    were last looked at.
+    """
 
     driver_version: str = ""
     cuda_version: str = ""
     devices: tuple[Device, ...] = ()
     edits: Mapping[str, DeviceEdits] = field(default_factory=dict)
-    common: DeviceEdits = DeviceEdits()
+    common: DeviceEdits = NO_EDITS
+    in_use: frozenset[str] = frozenset()
+    unavailable: Failed | None = None
+    waiting: str = ""
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class Gpus(Protocol):
     """The GPUs of the host."""
 
     def snapshot(self) -> GpuSnapshot:
-        """Devices, their health and their nodes; a lost device is not in it."""
+        """Devices, their health and their nodes; a lost device is not in it. Never blocks."""
+        ...
+
+    def busy(self, device_ids: Iterable[str]) -> frozenset[str]:
+        """Those that a compute process uses now; one that cannot be asked is not busy."""
         ...
 
     def prepare(self, device_ids: tuple[str, ...]) -> Failed | None:
-        """Make devices ready for a hold and check that every node is there; idempotent."""
+        """Make devices ready for a hold and check every node, file and hook; idempotent."""
         ...
 
     def fingerprint(self) -> object:
         """Something cheap that differs when ``snapshot`` may differ."""
+        ...
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Begin to look; ``wake`` is called from any thread when ``snapshot`` changed."""
+        ...
+
+    def close(self) -> None:
+        """Stop looking; the machine stays as it is."""
         ...
 
 

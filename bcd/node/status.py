@@ -14,7 +14,7 @@ import msgspec
 from bcd.model.errors import BadConfiguration, Unavailable
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, Outcome, Released
-from bcd.node.converge import NodeCondition
+from bcd.node.condition import NodeCondition
 from bcd.node.identity import Identity
 from bcd.signing.certificates import validity_ms
 

@@ -16,14 +16,16 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Keys name a GPU by its index ("0") or UUID; a fault of a GPU is one of its MIG instances too.
 
     ``xid``: the GPU is unhealthy with this Xid. ``degraded``: with this reason. ``lost``: it has
-    fallen off the bus. ``slow_bind_seconds``: every bind takes so long. ``failing_bind``: every
-    bind fails with this message, on ``failing_devices`` where there are any. ``failing_slices``:
-    slices fail with this message. ``populated``: slices of these allocations have processes.
+    fallen off the bus. ``in_use``: a compute process is on it. ``slow_bind_seconds``: every bind
+    takes so long. ``failing_bind``: every bind fails with this message, on ``failing_devices``
+    where there are any. ``failing_slices``: slices fail with this message. ``populated``: slices
+    of these allocations have processes.
     """
 
     xid: dict[str, int] = {}
     degraded: dict[str, str] = {}
     lost: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
     slow_bind_seconds: float = 0.0
     failing_bind: str = ""
     failing_devices: tuple[str, ...] = ()

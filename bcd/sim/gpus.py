@@ -1,11 +1,12 @@
 """Simulated GPUs: a profile's devices, and the faults that are asked for."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from bcd.model.device import HEALTHY, Device, DeviceClass, Health, HealthState
 from bcd.model.report import Failed, FailureReason
-from bcd.node.ports import DeviceEdits, GpuSnapshot
+from bcd.node.edits import DeviceEdits
+from bcd.node.ports import GpuSnapshot
 from bcd.sim.faults import FaultFile, Faults
 from bcd.sim.machine import CONTROL_NODES, Machine, cap_minors
 from bcd.sim.profile import GpuProfile, unit_uuid
@@ -39,18 +40,22 @@ class SimulatedGpus:
         machine = self._machine
         devices: list[Device] = []
         edits: dict[str, DeviceEdits] = {}
+        in_use: set[str] = set()
         for index, gpu in enumerate(machine.profile.gpus):
             if self._named(index, faults.lost):
                 continue
             for device, nodes in self._devices(index, gpu, faults):
                 devices.append(device)
-                edits[device.id] = DeviceEdits(tuple(machine.node(name) for name in nodes))
+                if self._named(index, faults.in_use):
+                    in_use.add(device.id)
+                edits[device.id] = DeviceEdits(nodes=tuple(machine.node(name) for name in nodes))
         return GpuSnapshot(
             driver_version=machine.profile.driver,
             cuda_version=machine.profile.cuda,
             devices=tuple(devices),
             edits=edits,
-            common=DeviceEdits(tuple(machine.node(name) for name in CONTROL_NODES)),
+            in_use=frozenset(in_use),
+            common=DeviceEdits(nodes=tuple(machine.node(name) for name in CONTROL_NODES)),
         )
 
     def _devices(
@@ -119,6 +124,16 @@ class SimulatedGpus:
                 )
         return None
 
+    def busy(self, device_ids: Iterable[str]) -> frozenset[str]:
+        """Those that the faults say are in use."""
+        return self.snapshot().in_use & frozenset(device_ids)
+
     def fingerprint(self) -> object:
         """Differs when the faults were touched."""
         return self._faults.fingerprint()
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Nothing to begin: the faults are looked at when somebody asks."""
+
+    def close(self) -> None:
+        """Nothing to end."""

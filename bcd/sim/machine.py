@@ -19,7 +19,7 @@ import msgspec
 from bcd.durable import replace_file
 from bcd.model.cpuset import format_cpulist, parse_cpulist
 from bcd.model.errors import BadConfiguration
-from bcd.node.ports import DeviceNode
+from bcd.node.edits import DeviceNode
 from bcd.sim.profile import GpuProfile, NumaProfile, Profile, load_profile
 
 _MARK = "sim.json"

@@ -1,7 +1,7 @@
 """The daemon's ports in memory: for plans and passes by the thousand, without a disk."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bcd.model.assignment import Limits
@@ -10,10 +10,9 @@ from bcd.model.host import HostFacts, HugePagePool, NumaNode
 from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
 from bcd.node.cdi import parse_file_name
+from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.ports import (
     CdiFiles,
-    DeviceEdits,
-    DeviceNode,
     ForeignSpec,
     GpuSnapshot,
     OwnSpec,
@@ -120,8 +119,17 @@ class MemoryGpus:
         assert all(id_ in self.found.edits for id_ in device_ids)
         return self.failure
 
+    def busy(self, device_ids: Iterable[str]) -> frozenset[str]:
+        return self.found.in_use & frozenset(device_ids)
+
     def fingerprint(self) -> object:
         return id(self.found)
+
+    def start(self, wake: Callable[[], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -185,8 +193,11 @@ def snapshot(devices: tuple[Device, ...] = DEVICES) -> GpuSnapshot:
         driver_version="550",
         cuda_version="12.4",
         devices=devices,
-        edits={d.id: DeviceEdits((DeviceNode(f"/dev/{d.gpu}", f"/dev/{d.gpu}"),)) for d in devices},
-        common=DeviceEdits((DeviceNode("/dev/nvidiactl", "/dev/nvidiactl"),)),
+        edits={
+            d.id: DeviceEdits(nodes=(DeviceNode(f"/dev/{d.gpu}", f"/dev/{d.gpu}"),))
+            for d in devices
+        },
+        common=DeviceEdits(nodes=(DeviceNode("/dev/nvidiactl", "/dev/nvidiactl"),)),
     )
 
 

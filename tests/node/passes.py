@@ -11,10 +11,11 @@ from bcd.model.assignment import Assignment, DesiredState, HostReserve
 from bcd.model.ids import AllocationId
 from bcd.model.report import Outcome
 from bcd.node import steps
-from bcd.node.converge import Place, Plan, plan
+from bcd.node.converge import plan
 from bcd.node.execute import Executor
 from bcd.node.observe import observe
 from bcd.node.outbox import Outbox
+from bcd.node.plan import Place, Plan
 from bcd.node.reports import Reports
 from bcd.signing.keyfile import Credentials
 from bcd.signing.keys import generate_key

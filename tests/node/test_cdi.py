@@ -8,8 +8,9 @@ import pytest
 
 from bcd.node import cdi
 from bcd.node.cdi_format import is_device_name, minimum_version, problem_of
+from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.hold import hold_of
-from bcd.node.ports import DeviceEdits, DeviceNode, ForeignSpec, GpuSnapshot
+from bcd.node.ports import ForeignSpec, GpuSnapshot
 from tests.node.memory import MIG, SLOTS, WHOLE, snapshot
 from tests.node.world import alloc_id, assignment, limits, node_id
 
@@ -117,8 +118,8 @@ def test_nodes_carry_no_numbers_and_a_host_path_only_where_it_differs() -> None:
     hold = hold_of(PLAIN)
     gpus = GpuSnapshot(
         edits={
-            "GPU-0": DeviceEdits((DeviceNode("/dev/nvidia0", "/dev/nvidia0"),)),
-            "GPU-1": DeviceEdits((DeviceNode("/dev/nvidia1", "/root/dev/nvidia1"),)),
+            "GPU-0": DeviceEdits(nodes=(DeviceNode("/dev/nvidia0", "/dev/nvidia0"),)),
+            "GPU-1": DeviceEdits(nodes=(DeviceNode("/dev/nvidia1", "/root/dev/nvidia1"),)),
         }
     )
     [file] = cdi.render(hold, gpus, node_id(), annotate=True) or ()

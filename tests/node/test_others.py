@@ -6,9 +6,10 @@ import pytest
 
 from bcd.model.device import Device, DeviceClass, Health, HealthState
 from bcd.model.report import Bound, FailureReason
-from bcd.node.converge import Place, plan
+from bcd.node.converge import plan
 from bcd.node.observe import observe
 from bcd.node.others import bookable, holds_of_others
+from bcd.node.plan import Place
 from bcd.signing.keyfile import CREDENTIALS
 from tests.node.fake_gateway import FakeGateway
 from tests.node.memory import DEVICES, MIG, SHARED, SLOTS, WHOLE

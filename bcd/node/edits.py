@@ -1,0 +1,51 @@
+"""What a container needs for a device: nodes, files, variables and hooks, as CDI names them.
+
+Values only; ``host.driver`` finds them on a real host, ``sim`` makes them up, ``cdi`` writes them.
+https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A character device: where a container sees it, and where it lies on the host.
+
+    ``number`` is (major, minor) of a device that exists without a node on the host, as MIG's
+    capabilities may: the runtime then makes the node. None lets it look at the live node.
+    """
+
+    path: str
+    host_path: str
+    number: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file, folder or socket of the host that appears in the container."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A program that the runtime runs at a moment of the container's life; ``args`` has argv[0]."""
+
+    name: str
+    path: str
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEdits:
+    """What a container needs for one device, or for any device of the host."""
+
+    nodes: tuple[DeviceNode, ...] = ()
+    env: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+
+
+NO_EDITS = DeviceEdits()
