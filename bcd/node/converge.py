@@ -18,6 +18,7 @@ from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
 from bcd.node.ports import OwnSpec
+from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
 
 
@@ -39,7 +40,8 @@ class _Planner:
         self._steps: list[steps.Step] = []
         self._outcomes: dict[AllocationId, Outcome] = {}
         self._waits: dict[AllocationId, frozenset[AllocationId]] = {}
-        self._conditions: list[NodeCondition] = []
+        self._waiting: dict[AllocationId, str] = {}
+        self._conditions: list[NodeCondition] = list(observed.gpus.conditions)
         self._files: dict[AllocationId, list[OwnSpec]] = {}
         for spec in observed.cdi.own:
             self._files.setdefault(spec.allocation_id, []).append(spec)
@@ -66,6 +68,8 @@ class _Planner:
             steps=tuple(self._steps),
             outcomes=self._outcomes,
             waits_for=self._waits,
+            waiting=self._waiting,
+            held=self._ledger.devices(),
             conditions=tuple(self._conditions),
             others=self._others,
         )
@@ -170,12 +174,15 @@ class _Planner:
             for hold in sorted(wanted, key=lambda hold: hold.allocation_id):
                 if self._stands(hold) is new:
                     continue
-                refused = self._judge(hold, new)
-                if refused is not None:
-                    self._refuse(hold.allocation_id, refused)
+                verdict = self._judge(hold, new)
+                if isinstance(verdict, Failed):
+                    self._refuse(hold.allocation_id, verdict)
                     continue
-                self._ledger.enter(hold)
-                accepted.append((hold, new))
+                self._ledger.enter(hold)  # one that waits keeps its place, too
+                if isinstance(verdict, Waits):
+                    self._hold_back(hold, verdict)
+                else:
+                    accepted.append((hold, new))
             if not new:
                 # After our own that stand: another node's hold never ends one of them.
                 self._enter_others()
@@ -191,11 +198,22 @@ class _Planner:
             if other.hold is not None:
                 self._ledger.enter(other.hold)
 
-    def _judge(self, hold: Hold, new: bool) -> Failed | None:
+    def _judge(self, hold: Hold, new: bool) -> Failed | Waits | None:
         foreign = self._foreign(hold)
         if not new:
             return self._ledger.conflict(hold)
-        return self._ledger.admit(hold) or foreign
+        return (
+            unavailable(hold, self._observed)
+            or self._ledger.admit(hold)
+            or foreign
+            or occupied(hold, self._observed)
+        )
+
+    def _hold_back(self, hold: Hold, waits: Waits) -> None:
+        self._waiting[hold.allocation_id] = waits.reason
+        self._say(
+            "HoldWaits", str(hold.allocation_id), f"it is made when it can be: {waits.reason}"
+        )
 
     def _foreign(self, hold: Hold) -> Failed | None:
         for spec in self._observed.cdi.foreign:
@@ -277,8 +295,15 @@ class _Planner:
 
     def _specs(self, hold: Hold, files: tuple[cdi.SpecFile, ...] | None, new: bool) -> None:
         id_ = hold.allocation_id
+        gpus = self._observed.gpus
         if files is None:
-            self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
+            if not gpus.waiting and gpus.unavailable is None:
+                self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
+            return
+        trouble = next((gpus.problems[d.id] for d in hold.devices if d.id in gpus.problems), None)
+        if trouble is not None and not new:
+            # What is there may still serve what runs; a spec with holes in it would serve nobody.
+            self._say("DeviceNotReady", str(id_), f"{trouble.message}; the hold and its spec stay")
             return
         there = {} if new else {spec.name: spec.content for spec in self._files[id_]}
         for file in files:

@@ -47,6 +47,8 @@ EXIT_SUPERSEDED = 4  # bcd.service does not restart on it
 _CLOSE_S = 5.0
 # Acknowledgements come in a row: one write for all of them, or none if a report comes first.
 _FLUSH_AFTER_S = 0.1
+# What a new hold waits for, such as the end of a process, often tells nobody that it came.
+_WAITING_S = 3.0
 
 MakePorts = Callable[[Paths, NodeId], Ports]
 
@@ -118,6 +120,7 @@ class Daemon:
         self.counters: Counter[str] = Counter()
         self.conditions: tuple[NodeCondition, ...] = ()
         self.outcomes: Mapping[AllocationId, Outcome] = {}
+        self.waiting: Mapping[AllocationId, str] = {}
         self.last_pass = ""
         self.session: Session | None = None
         self.link = Link(
@@ -157,6 +160,7 @@ class Daemon:
         try:
             if self._status is not None:
                 await self._status.start()
+            self._listen_to_hardware()
             await self._pass()
             link = asyncio.create_task(self.link.run())
             # systemd begins to watch with READY, not before.
@@ -175,7 +179,22 @@ class Daemon:
             if self._status is not None:
                 await self._status.stop()
             await asyncio.to_thread(self._flush)
+            self.ports.gpus.close()
             os.close(self._claimed)
+
+    def _listen_to_hardware(self) -> None:
+        """A change that the GPUs' driver tells of gets a pass at once, not with the next look."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            self._due = True
+            self._wake.set()
+
+        def wake_from_thread() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                loop.call_soon_threadsafe(wake)
+
+        self.ports.gpus.start(wake_from_thread)
 
     def stop(self) -> None:
         """Let ``run`` end, a pass after its current step; every hold stays."""
@@ -275,12 +294,15 @@ class Daemon:
     def _until_tick(self) -> float:
         """Seconds to the next pass when nothing happens: sooner after trouble, then ever later."""
         every = self.settings.passes.every_seconds
+        if self.waiting:
+            every = min(every, _WAITING_S)
         return min(every, 2.0 ** min(self._troubled - 1, 16)) if self._troubled else every
 
     def _take(self, result: PassResult) -> None:
         self._troubled = self._troubled + 1 if result.unwritten else 0
         self.conditions = result.conditions
         self.outcomes = result.outcomes
+        self.waiting = result.waiting
         self.last_pass = result.sentence
         if result.refused is not None:
             self.counters["refused desired states"] += 1

@@ -54,6 +54,10 @@ class Ledger:
         if limits.hugepages_1gi:
             self._huge_pages.append((_ids(limits.mems), limits.hugepages_1gi))
 
+    def devices(self) -> frozenset[str]:
+        """Ids of everything that was entered; a slot's GPU stands for the slot."""
+        return frozenset(physical_id(device) for device in self._taken)
+
     def conflict(self, hold: Hold) -> Failed | None:
         """Another hold that has one of the devices, or shares a GPU in another mode."""
         for device in hold.devices:

@@ -36,7 +36,8 @@ class Observed:
 
     ``bound`` are allocations whose last outcome was Bound: their release is owed even when a
     person took the spec away. ``owed`` have a release in the outbox, ``held`` one that waits for
-    the removal of its files.
+    the removal of its files. ``busy`` are devices of new holds that a compute process uses,
+    ``overdue`` new holds that have waited as long as they may.
     """
 
     gpus: GpuSnapshot
@@ -49,6 +50,8 @@ class Observed:
     bound: frozenset[AllocationId] = frozenset()
     owed: frozenset[AllocationId] = frozenset()
     held: frozenset[AllocationId] = frozenset()
+    busy: frozenset[str] = frozenset()
+    overdue: frozenset[AllocationId] = frozenset()
 
     def without(self, ids: frozenset[AllocationId]) -> "Observed":
         """The same as if nothing of these allocations were there."""
@@ -67,10 +70,14 @@ class Plan:
     """Steps in order; what becomes of each wanted allocation if all of its steps succeed.
 
     ``waits_for``: the additions of an allocation need the removals of these to have succeeded.
+    ``waiting``: allocations without an outcome yet, and for what they wait. ``held``: the ids of
+    all devices in holds, and of the GPUs that slots in holds lie on.
     """
 
     steps: tuple[steps.Step, ...]
     outcomes: Mapping[AllocationId, Outcome]
     waits_for: Mapping[AllocationId, frozenset[AllocationId]] = field(default_factory=dict)
+    waiting: Mapping[AllocationId, str] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
     conditions: tuple[NodeCondition, ...] = ()
     others: tuple[OtherHold, ...] = ()

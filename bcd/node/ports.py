@@ -24,7 +24,7 @@ class GpuSnapshot:
     ``unavailable`` says why no new hold can be made now (no driver, a driver that hangs); devices
     are then the last ones that were seen, of unknown health. ``waiting`` says what the first look
     waits for, so that new holds wait too. ``in_use`` are devices with a compute process when they
-    were last looked at.
+    were last looked at. ``problems`` are devices whose nodes or files are not all there now.
     """
 
     driver_version: str = ""
@@ -33,6 +33,7 @@ class GpuSnapshot:
     edits: Mapping[str, DeviceEdits] = field(default_factory=dict)
     common: DeviceEdits = NO_EDITS
     in_use: frozenset[str] = frozenset()
+    problems: Mapping[str, Failed] = field(default_factory=dict)
     unavailable: Failed | None = None
     waiting: str = ""
     conditions: tuple[NodeCondition, ...] = ()

@@ -76,6 +76,7 @@ def _device_out(device: Device) -> pb.Device:
         profile=device.profile,
         health=pb.Health(state=_HEALTH_OUT[device.health.state], reason=device.health.reason),
         mig_enabled=device.mig_enabled,
+        in_use=device.in_use,
     )
 
 
@@ -158,6 +159,7 @@ def _device_in(device: pb.Device, position: int) -> Device:
             _text(device.health.reason, f"{path}.health.reason"),
         ),
         mig_enabled=device.mig_enabled,
+        in_use=device.in_use,
     )
 
 
