@@ -91,6 +91,7 @@ def _open_holds(
             node_id=identity.node_id,
             cdi_folder=str(paths.cdi),
             env_folder=str(paths.env),
+            run_folder=str(paths.run),
             annotate=settings.cdi.annotations == "always",
         ),
         trust=identity.trust,

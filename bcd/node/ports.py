@@ -15,6 +15,7 @@ from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
 from bcd.node.condition import NodeCondition
 from bcd.node.edits import NO_EDITS, DeviceEdits
+from bcd.node.sharing import MpsShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,30 @@ class Slices(Protocol):
 
     def stop(self, allocation_id: AllocationId) -> bool:
         """Stop an empty slice; False when something runs in it, True when it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MpsState:
+    """An MPS control daemon of ours; ``ready`` when it answers."""
+
+    share: MpsShare
+    ready: bool
+
+
+class Mps(Protocol):
+    """The MPS control daemons of GPUs whose slots share them so, one per GPU."""
+
+    def read(self) -> Mapping[str, MpsState]:
+        """Those that run or should, by their GPU's UUID."""
+        ...
+
+    def ensure(self, gpu: str, share: MpsShare) -> Failed | None:
+        """Start one, or start it again with another share, and wait until it answers."""
+        ...
+
+    def stop(self, gpu: str) -> bool:
+        """Stop one that no process uses; False when one does. The compute mode is restored."""
         ...
 
 
@@ -198,6 +223,7 @@ class Ports:
 
     gpus: Gpus
     slices: Slices
+    mps: Mps
     cdi: CdiDir
     env: EnvDir
     host: Host

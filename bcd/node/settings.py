@@ -78,6 +78,7 @@ class Paths:
     cdi: Path
     cdi_dynamic: Path
     env: Path
+    run: Path
     socket: Path
 
 
@@ -94,6 +95,7 @@ def paths_of(settings: PathSettings) -> Paths:
         cdi=Path(settings.cdi or root / "etc/cdi"),
         cdi_dynamic=root / "var/run/cdi",
         env=Path(settings.env or root / "run/bcd/allocations"),
+        run=root / "run/bcd",
         socket=Path(settings.socket or root / "run/bcd/bcd.sock"),
     )
     if len(str(paths.socket).encode()) > _MAX_SOCKET_BYTES:

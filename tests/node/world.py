@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bcd.model.assignment import AssignedDevice, Assignment, Binding, Limits
+from bcd.model.assignment import AssignedDevice, Assignment, Binding, Limits, Sharing
 from bcd.model.device import Device, DeviceClass
 from bcd.model.ids import AllocationId, NodeId, type_id
 from bcd.node.daemon import Daemon, open_daemon
@@ -38,6 +38,7 @@ def assignment(
     limits: Limits | None = None,
     binding: Binding = Binding.HOLD,
     until_ms: int = 1_900_000_000_000,
+    sharing: Sharing | None = None,
 ) -> Assignment:
     """An assignment of devices."""
     return Assignment(
@@ -46,6 +47,7 @@ def assignment(
         until_ms=until_ms,
         limits=limits,
         binding=binding,
+        sharing=sharing,
     )
 
 
