@@ -9,8 +9,9 @@ from pathlib import Path
 
 from bcd.cli.program import configure_logs, load_settings, read_again
 from bcd.model.errors import BadConfiguration
-from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.daemon import Daemon
 from bcd.node.execute import AfterStep, no_observer
+from bcd.node.opening import open_daemon
 from bcd.node.settings import Settings
 
 log = logging.getLogger(__name__)

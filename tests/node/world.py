@@ -12,9 +12,10 @@ import msgspec
 from bcd.model.assignment import AssignedDevice, Assignment, Binding, Limits, Sharing
 from bcd.model.device import Device, DeviceClass
 from bcd.model.ids import AllocationId, NodeId, type_id
-from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.daemon import Daemon
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.identity import save_identity
+from bcd.node.opening import open_daemon
 from bcd.node.ports import Clock
 from bcd.node.settings import GatewaySettings, PassSettings, PathSettings, Settings
 from bcd.sim.ports import simulated_ports
