@@ -70,6 +70,16 @@ class Libraries:
         """The first library of a name."""
         return next((library for library in self.found if library.name == name), None)
 
+    def absent(self, name: str) -> Library:
+        """Where a library that was not found should be."""
+        folder = self.folders[0] if self.folders else _FOLDERS[0]
+        return Library(folder, name, f"{folder}/{name}")
+
+
+def needed(version: str) -> tuple[str, ...]:
+    """Without these no program uses a GPU, and no tool asks for one."""
+    return f"libcuda.so.{version}", f"libnvidia-ml.so.{version}"
+
 
 def is_version(text: str) -> bool:
     """Whether a text is a driver version, which becomes part of paths."""

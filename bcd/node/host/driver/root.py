@@ -1,20 +1,18 @@
 """The driver of this host as device edits: scanned once, and again when something moved."""
 
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bcd.model.report import Failed
 from bcd.node.edits import NO_EDITS, DeviceEdits, Mount
 from bcd.node.host.driver.hooks import HookProgram, stand_ins
-from bcd.node.host.driver.libraries import Libraries, find_libraries, is_version
+from bcd.node.host.driver.libraries import Library, find_libraries, is_version, needed
 from bcd.node.host.driver.nodes import DriverNodes, NumberOf, device_number, kernel_version
 from bcd.node.host.driver.software import FILE_OPTIONS, find_software
 from bcd.node.host.driver.tree import Tree, stamp
 from bcd.node.host.driver.verify import (
     file_problem,
-    library_problem,
     missing_char_links,
     node_problem,
 )
@@ -57,17 +55,13 @@ class DriverRoot:
     def common(self, driver_version: str = "") -> DeviceEdits:
         """What any device of the host needs, but ``NVIDIA_VISIBLE_DEVICES``, which ``cdi`` writes.
 
-        Libraries are those of ``driver_version``, or of the loaded kernel module without one.
-        Nothing for a version that is none.
+        Libraries are those of ``driver_version``, or of the loaded kernel module without one. A
+        node or library that every program needs is named even when it is missing: a container
+        that starts without it would be worse than one that does not start.
         """
         version = driver_version or kernel_version(self._host)
-        if not is_version(version):
-            return NO_EDITS
-        scan = self._current(version)
-        nodes = tuple(self._nodes.control())
-        return DeviceEdits(
-            nodes=nodes, env=scan.edits.env, mounts=scan.edits.mounts, hooks=scan.edits.hooks
-        )
+        found = self._current(version).edits if is_version(version) else NO_EDITS
+        return replace(found, nodes=tuple(self._nodes.control()))
 
     def _current(self, version: str) -> _Scan:
         with self._lock:
@@ -87,11 +81,13 @@ class DriverRoot:
         release = self._host.text("/proc/sys/kernel/osrelease")
         firmware = self._host.text("/sys/module/firmware_class/parameters/path")
         cuda = libraries.named(f"libcuda.so.{version}")
+        missing = [name for name in needed(version) if libraries.named(name) is None]
         hooked = bool(self._hooks.path())
         return DeviceEdits(
             env=(f"NVIDIA_CTK_LIBCUDA_DIR={cuda.folder}",) if cuda is not None else (),
             mounts=(
-                *_mounts(tree, libraries),
+                *(_mount(tree, library) for library in libraries.found),
+                *(_mount(tree, libraries.absent(name)) for name in missing),
                 *(() if hooked else stand_ins(tree, libraries)),
                 *find_software(tree, version, release, firmware),
             ),
@@ -126,10 +122,7 @@ class DriverRoot:
             failed = node_problem(self._nodes, node)
             if failed is not None:
                 return failed
-        failed = file_problem(edits, version)
-        if failed is None and any(node.path == "/dev/nvidiactl" for node in edits.nodes):
-            failed = library_problem(edits, version)
-        return failed
+        return file_problem(edits, version)
 
     def missing_char_links(self, edits: DeviceEdits) -> tuple[str, ...]:
         """``/dev/char`` links that are missing or lead elsewhere; see ``CHAR_LINKS_REMEDY``."""
@@ -145,6 +138,5 @@ class DriverRoot:
         return version, boot, self._nodes.stamp(), found
 
 
-def _mounts(tree: Tree, libraries: Libraries) -> Iterator[Mount]:
-    for library in libraries.found:
-        yield Mount(tree.host(library.file), library.path, FILE_OPTIONS)
+def _mount(tree: Tree, library: Library) -> Mount:
+    return Mount(tree.host(library.file), library.path, FILE_OPTIONS)

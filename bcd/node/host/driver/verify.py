@@ -14,8 +14,10 @@ CHAR_LINKS_REMEDY = (
     " containers; run: nvidia-ctk system create-dev-char-symlinks --create-all, and have udev run"
     " it at boot"
 )
-# The library without which no program uses a GPU, and the one that tools ask.
-_NEEDED = ("libcuda", "libnvidia-ml")
+_INSTALL = (
+    "is not there; install the user-space part of the loaded driver, of the same version, or set"
+    " cdi.driver_root"
+)
 _GPU = re.compile(r"/dev/nvidia([0-9]{1,4})\Z")
 _REMEDIES = (
     ("/dev/nvidia-uvm", "run: nvidia-modprobe -u -c 0"),
@@ -47,7 +49,7 @@ def file_problem(edits: DeviceEdits, version: str) -> Failed | None:
     """Which file or hook of the edits is not there, or is of another driver version."""
     for mount in edits.mounts:
         if not os.path.exists(mount.host_path):
-            return _file(mount.host_path, "is gone; install the driver's packages again")
+            return _file(mount.host_path, _INSTALL)
         if foreign_version(mount.host_path, version):
             text = f"is not of the loaded driver, {version or 'none'}; reload it, or reboot"
             return _file(mount.host_path, text)
@@ -55,20 +57,6 @@ def file_problem(edits: DeviceEdits, version: str) -> Failed | None:
         if not (os.path.isfile(hook.path) and os.access(hook.path, os.X_OK)):
             text = "is no program; install nvidia-container-toolkit-base, or set cdi.hook"
             return _file(hook.path, text)
-    return None
-
-
-def library_problem(edits: DeviceEdits, version: str) -> Failed | None:
-    """Which library that every program needs is not among the common mounts."""
-    there = {os.path.basename(mount.container_path) for mount in edits.mounts}
-    for stem in _NEEDED:
-        name = f"{stem}.so.{version}"
-        if name not in there:
-            return _file(
-                name,
-                "is in no library folder; install the user-space libraries of that driver"
-                " version, or set cdi.driver_root",
-            )
     return None
 
 

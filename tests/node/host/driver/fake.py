@@ -120,6 +120,12 @@ class FakeDriver:
             "/proc/devices", f"Character devices:\n  1 mem\n{lines}\nBlock devices:\n 62 nvidia\n"
         )
 
+    def kernel_gone(self) -> None:
+        """What is left when the modules are unloaded."""
+        self.majors.clear()
+        self.kernel()
+        (self.root / "proc/driver/nvidia/version").unlink()
+
     def node(self, path: str, major: int, minor: int, below: Path | None = None) -> None:
         """Make, or replace, a device node."""
         place = (below or self.root) / path.lstrip("/")

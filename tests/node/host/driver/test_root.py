@@ -148,7 +148,10 @@ def test_libraries_of_another_version_are_never_taken(host: FakeDriver) -> None:
 
 @pytest.mark.parametrize("version", ["../..", "550", "550.1/..", "*", "550.163.01\n", "a.b"])
 def test_a_version_that_is_none_finds_nothing(host: FakeDriver, version: str) -> None:
-    assert host.open().common(version) == NO_EDITS
+    common = host.open().common(version)
+    assert common.mounts == ()
+    assert common.env == ()
+    assert [node.path for node in common.nodes][:2] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
 
 
 def test_without_a_version_the_kernel_modules_counts(host: FakeDriver) -> None:
@@ -160,7 +163,7 @@ def test_without_a_version_the_kernel_modules_counts(host: FakeDriver) -> None:
     )
     assert driver.common() == driver.common(VERSION)
     (host.root / "proc/driver/nvidia/version").unlink()
-    assert driver.common() == NO_EDITS
+    assert driver.common().mounts == ()
 
 
 def test_a_driver_in_a_container_of_its_own_is_mounted_from_there(tmp_path: Path) -> None:
@@ -380,10 +383,10 @@ def test_every_kind_of_missing_part_has_its_reason_and_remedy(host: FakeDriver) 
     (host.root / f"{LIBRARIES[1:]}/libnvidia-ml.so.{VERSION}").unlink()
     reason, message = said(common)
     assert reason == FailureReason.DRIVER_FILE_MISSING
-    assert f"libnvidia-ml.so.{VERSION} is gone" in message
+    assert f"libnvidia-ml.so.{VERSION} is not there; install" in message
     reason, message = said(driver.common(VERSION))
     assert reason == FailureReason.DRIVER_FILE_MISSING
-    assert f"libnvidia-ml.so.{VERSION} is in no library folder" in message
+    assert f"libnvidia-ml.so.{VERSION} is not there; install" in message
     host.library("libnvidia-ml")
     (host.root / HOOK[1:]).chmod(0o644)
     assert "cdi.hook" in said(common)[1]
@@ -483,6 +486,16 @@ def test_the_fingerprint_differs_when_the_edits_may(host: FakeDriver, change: st
     after = driver.fingerprint()
     assert after != before
     assert driver.fingerprint() == after
+
+
+def test_a_library_that_every_program_needs_is_named_even_when_it_is_missing(
+    host: FakeDriver,
+) -> None:
+    """Packages were upgraded under a loaded module: nothing starts, rather than without CUDA."""
+    host.remove_libraries()
+    driver = host.open()
+    seen = sources(driver.common(VERSION), host.root)
+    assert {f"/usr/lib64/{stem}.so.{VERSION}" for stem in ("libcuda", "libnvidia-ml")} <= set(seen)
 
 
 def test_nothing_incomplete_is_remembered(host: FakeDriver) -> None:
