@@ -4,6 +4,7 @@ Pure; ``converge`` asks it hold by hold, oldest first, and it keeps the running 
 stands is entered without being judged again: health and pressure never end a hold.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from bcd.node.cdi_format import is_device_name
 from bcd.node.hold import Hold, physical_id
 
 _GIB_PAGE = 1 << 30
+# A slot is no device of the inventory: how many a GPU has, the control plane decides.
+_SLOT = re.compile(r"[^:]+::(?:0|[1-9][0-9]{0,3})\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +85,14 @@ class Ledger:
         )
 
     def _device(self, assigned: AssignedDevice) -> Failed | None:
-        device = self.capacity.devices.get(assigned.id)
-        if device is None or device.device_class is not assigned.device_class:
+        device = self._found(assigned)
+        if device is None:
             return _failed(
                 FailureReason.UNKNOWN_DEVICE, f"this host has no {assigned.cdi_name[:200]}"
             )
-        if not is_device_name(device.id):
+        if not is_device_name(assigned.id):
             return _failed(
-                FailureReason.UNKNOWN_DEVICE, f"{device.id!r} cannot be a CDI device name"
+                FailureReason.UNKNOWN_DEVICE, f"{assigned.id!r} cannot be a CDI device name"
             )
         if device.health.state is not HealthState.HEALTHY:
             return _failed(
@@ -102,6 +105,14 @@ class Ledger:
                 f"{device.id} is in MIG mode and cannot be used as a whole",
             )
         return None
+
+    def _found(self, assigned: AssignedDevice) -> Device | None:
+        """The device that an assignment names, or the whole GPU that a slot is one of."""
+        device = self.capacity.devices.get(assigned.id)
+        wanted = assigned.device_class
+        if device is None and wanted is DeviceClass.SLOT and _SLOT.match(assigned.id):
+            device, wanted = self.capacity.devices.get(physical_id(assigned)), DeviceClass.GPU
+        return device if device is not None and device.device_class is wanted else None
 
     def _limits(self, limits: Limits) -> Failed | None:
         if self.capacity.slice_problem:

@@ -135,7 +135,7 @@ class OwnSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForeignSpec:
-    """Somebody else's spec file that mentions ``bcd.dev/``."""
+    """Somebody else's spec file that mentions ``bcd.dev``."""
 
     path: str
     text: str

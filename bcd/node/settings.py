@@ -37,6 +37,8 @@ class CdiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How specs are written."""
 
     annotations: Literal["always", "never"] = "always"
+    hook: str = "auto"
+    driver_root: str = "/"
 
 
 class PassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +76,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             text = getattr(self.paths, key)
             if text and (not text.startswith("/") or "\0" in text):
                 raise ValueError(f"paths.{key} must be an absolute path, without NUL characters")
+        if self.cdi.hook not in ("auto", "never") and not _is_path(self.cdi.hook):
+            raise ValueError('cdi.hook must be "auto", "never" or an absolute path')
+        if not _is_path(self.cdi.driver_root):
+            raise ValueError("cdi.driver_root must be an absolute path")
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can stand in a CDI spec as a path."""
+    return text.startswith("/") and text.isprintable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
