@@ -15,9 +15,10 @@ from bcd.node import cdi, steps
 from bcd.node.condition import NodeCondition
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
+from bcd.node.limits import enforced
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
-from bcd.node.ports import MpsState, OwnSpec
+from bcd.node.ports import MpsState, OwnSpec, SliceState
 from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
 from bcd.node.sharing import SharedGpus, misshapen, mps_gpu, mps_share
@@ -302,7 +303,7 @@ class _Planner:
         if hold.limits is None:
             if state is not None and state.empty and self._desired is not None:
                 self._add(steps.StopSlice(id_, "the hold has no limits"))
-        elif state is None or state.limits != hold.limits:
+        elif state != SliceState(enforced(hold.limits), state is None or state.empty):
             self._add(steps.EnsureSlice(id_, hold.limits, _difference(state is not None)))
 
     def _share(self, hold: Hold) -> None:

@@ -16,9 +16,9 @@ from bcd.model.assignment import (
     SharingMode,
     slice_name,
 )
-from bcd.model.cpuset import MalformedCpuList, format_cpulist, parse_cpulist
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.node.limits import canonical
 
 # Bash, systemd's EnvironmentFile and line readers agree on these without quoting.
 _VALUE = re.compile(r"[A-Za-z0-9_./:,=@%+-]*\Z")
@@ -57,18 +57,12 @@ def hold_of(assignment: Assignment) -> Hold:
     """
     limits = assignment.limits
     if limits is not None:
-        limits = replace(limits, cpus=_canonical(limits.cpus), mems=_canonical(limits.mems))
+        # A list that does not parse stays: admission refuses it by name.
+        limits = replace(limits, cpus=canonical(limits.cpus), mems=canonical(limits.mems))
     slots = any(device.device_class is DeviceClass.SLOT for device in assignment.devices)
     return Hold(
         assignment.allocation_id, assignment.devices, limits, assignment.sharing if slots else None
     )
-
-
-def _canonical(cpulist: str) -> str:
-    try:
-        return format_cpulist(parse_cpulist(cpulist))
-    except MalformedCpuList:
-        return cpulist  # admission refuses it by name
 
 
 def physical_id(device: AssignedDevice) -> str:

@@ -70,10 +70,15 @@ class Gpus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SliceState:
-    """A slice as its control files read back; ``empty`` when no process is left in it."""
+    """A slice as its control files read back; ``empty`` when no process is left in it.
+
+    ``surprise`` names files that no limits ask to be so, for people: whatever ``limits`` say, the
+    slice then needs repair.
+    """
 
     limits: Limits
     empty: bool
+    surprise: str = ""
 
 
 class Slices(Protocol):
@@ -88,7 +93,10 @@ class Slices(Protocol):
         ...
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
-        """Create or repair a slice and compare what was read back; idempotent."""
+        """Create or repair a slice and compare what was read back; idempotent.
+
+        Afterwards ``read`` gives ``bcd.node.limits.enforced(limits)``.
+        """
         ...
 
     def stop(self, allocation_id: AllocationId) -> bool:

@@ -11,6 +11,7 @@ from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
 from bcd.node.cdi import parse_file_name
 from bcd.node.edits import DeviceEdits, DeviceNode
+from bcd.node.limits import enforced
 from bcd.node.ports import (
     CdiFiles,
     ForeignSpec,
@@ -97,7 +98,7 @@ class MemorySlices:
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
         if self.failure is not None:
             return self.failure
-        self.slices[allocation_id] = limits
+        self.slices[allocation_id] = enforced(limits)
         return None
 
     def stop(self, allocation_id: AllocationId) -> bool:

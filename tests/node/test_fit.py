@@ -173,6 +173,35 @@ def test_huge_pages_must_suffice_on_the_nodes_of_the_hold_and_in_all() -> None:
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=11)), found) == exhausted
 
 
+def test_memory_must_suffice_on_the_nodes_of_the_hold() -> None:
+    exhausted = FailureReason.RESOURCES_EXHAUSTED
+    node = 128 - 8  # MemTotal of a node without its huge page pool
+    confined = [limits(memory_gib=gib, mems="0") for gib in (node, node + 1)]
+    assert reason(assignment(1, WHOLE[0], limits=confined[0])) is None
+    assert reason(assignment(1, WHOLE[0], limits=confined[1])) == exhausted
+    # The reserve and the machines may lie on the other node, until it is full.
+    beside = ledger(machines_memory_bytes=GIB)
+    beside.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=node - 5, mems="1"))))
+    assert reason(assignment(1, WHOLE[0], limits=confined[0]), beside) is None
+    beside.enter_limits(limits(memory_gib=1))
+    assert reason(assignment(1, WHOLE[0], limits=confined[0]), beside) == exhausted
+
+
+def test_a_hold_on_one_node_does_not_pay_for_another_that_is_full() -> None:
+    full = ledger()
+    full.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=120, pages=8, mems="1"))))
+    wanted = limits(memory_gib=100, pages=8, mems="0")
+    assert reason(assignment(1, WHOLE[0], limits=wanted), full) is None
+
+
+def test_a_refusal_says_how_much_is_free_where() -> None:
+    failed = ledger().admit(
+        hold_of(assignment(1, WHOLE[0], limits=limits(memory_gib=130, mems="0-0")))
+    )
+    assert failed is not None
+    assert f"{130 * GIB} bytes of memory on NUMA nodes 0, {120 * GIB} are free" in failed.message
+
+
 def test_a_hold_that_stands_is_judged_for_conflicts_only() -> None:
     sick = replace(WHOLE[0], health=Health(HealthState.UNHEALTHY, "Xid 79"))
     found = ledger(devices={sick.id: sick}, slice_problem="broken")
