@@ -11,6 +11,8 @@ from bcd.model.errors import BadConfiguration
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 _Period = Annotated[float, msgspec.Meta(ge=0.05, le=3_600)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_Xid = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +50,21 @@ class PassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     watch_seconds: _Period = 2.0
 
 
+class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How patiently NVML is asked, and what its answers mean.
+
+    ``deadline_seconds`` is for one call, ``init_seconds`` for the start of NVML.
+    """
+
+    deadline_seconds: _Period = 10.0
+    init_seconds: _Period = 60.0
+    probe_seconds: _Period = 60.0
+    busy_check: bool = True
+    ignored_processes: tuple[_Name, ...] = ()
+    fatal_xids: tuple[_Xid, ...] = ()
+    ignored_xids: tuple[_Xid, ...] = ()
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged."""
 
@@ -67,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     paths: PathSettings = PathSettings()
     cdi: CdiSettings = CdiSettings()
     passes: PassSettings = PassSettings()
+    nvml: NvmlSettings = NvmlSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 
