@@ -21,6 +21,7 @@ import msgspec
 import bcd
 from bcd.model.ids import AllocationId, NodeId
 from bcd.model.report import Outcome
+from bcd.node.answers import Answers
 from bcd.node.condition import NodeCondition
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds, PassResult, failure_of
@@ -33,17 +34,11 @@ from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.session import Session, ack_fields
 from bcd.node.settings import Paths, Settings, paths_of
-from bcd.node.status import (
-    StatusServer,
-    certificate_document,
-    condition_document,
-    hold_document,
-)
+from bcd.node.status import StatusServer
 from bcd.node.steps import StepName
 from bcd.node.watchdog import Watchdog
 from bcd.sdnotify import notify
 from bcd.wire.bounds import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
-from bcd.wire.document import to_document
 from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2
 
 log = logging.getLogger(__name__)
@@ -138,6 +133,7 @@ class Daemon:
         self._holds = holds
         self._outbox = holds.reports.outbox
         self._claimed = claimed
+        self._answers = Answers(self, holds)
         questions = {"status": self.status, "inventory": self.inventory_document}
         self._status = StatusServer(status_socket, questions) if status_socket else None
         self._wake = asyncio.Event()
@@ -373,27 +369,8 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """The answer to ``bcd status``."""
-        epoch, generation = self._version()
-        connected = self.session is not None
-        return {
-            "nodeId": self.identity.node_id,
-            "version": bcd.__version__,
-            "processInstance": self.instance,
-            "gateway": {
-                "address": self.settings.gateway.address,
-                "connected": connected,
-                "problem": self.link.problem,
-                "sessionEpoch": self.session.welcome.session_epoch if self.session else 0,
-            },
-            "certificate": certificate_document(self.identity),
-            "desired": {"epoch": epoch, "generation": generation},
-            "holds": [hold_document(id_, o) for id_, o in sorted(self.outcomes.items())],
-            "conditions": [condition_document(condition) for condition in self.conditions],
-            "reports": {"waiting": len(self._outbox), "nextNumber": self._outbox.next_number},
-            "counters": dict(self.counters),
-            "lastPass": self.last_pass,
-        }
+        return self._answers.status()
 
     def inventory_document(self) -> dict[str, Any]:
         """The answer to ``bcd inventory``."""
-        return to_document(self.inventory())
+        return self._answers.inventory()

@@ -12,11 +12,6 @@ from typing import Any
 import msgspec
 
 from bcd.model.errors import BadConfiguration, Unavailable
-from bcd.model.ids import AllocationId
-from bcd.model.report import Bound, Failed, Outcome, Released
-from bcd.node.condition import NodeCondition
-from bcd.node.identity import Identity
-from bcd.signing.certificates import validity_ms
 
 Question = Callable[[], Any]
 _MAX_QUESTION_BYTES = 64
@@ -69,34 +64,6 @@ class StatusServer:
             writer.write(msgspec.json.encode(document) + b"\n")
             await asyncio.wait_for(writer.drain(), _TIMEOUT_S)
         writer.close()
-
-
-def certificate_document(identity: Identity) -> dict[str, Any]:
-    """The current certificate's dates, epoch milliseconds."""
-    since_ms, until_ms = validity_ms(identity.current.leaf)
-    return {"notBefore": since_ms, "notAfter": until_ms, "renewAt": identity.renew_at_ms()}
-
-
-def hold_document(allocation_id: AllocationId, outcome: Outcome) -> dict[str, Any]:
-    """One allocation as the last pass left it."""
-    match outcome:
-        case Bound(cdi_devices, env_file, cgroup_parent):
-            detail: dict[str, Any] = {
-                "state": "bound",
-                "devices": list(cdi_devices),
-                "envFile": env_file,
-                "cgroupParent": cgroup_parent,
-            }
-        case Failed(reason, message):
-            detail = {"state": "failed", "reason": reason, "message": message}
-        case Released():
-            detail = {"state": "released"}
-    return {"allocationId": allocation_id} | detail
-
-
-def condition_document(condition: NodeCondition) -> dict[str, str]:
-    """One condition."""
-    return {"type": condition.type, "subject": condition.subject, "message": condition.message}
 
 
 def ask(path: Path, question: str) -> Any:
