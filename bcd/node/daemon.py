@@ -28,13 +28,13 @@ from bcd.node.holds import Holds, PassResult, failure_of
 from bcd.node.host.folder import claim, unusable
 from bcd.node.identity import Identity, load_identity
 from bcd.node.link import Link, Superseded
+from bcd.node.metrics import PassTimes
 from bcd.node.outbox import Outbox
 from bcd.node.plan import Place
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.session import Session, ack_fields
 from bcd.node.settings import Paths, Settings, paths_of
-from bcd.node.status import StatusServer
 from bcd.node.steps import StepName
 from bcd.node.watchdog import Watchdog
 from bcd.sdnotify import notify
@@ -119,6 +119,7 @@ class Daemon:
         self.conditions: tuple[NodeCondition, ...] = ()
         self.outcomes: Mapping[AllocationId, Outcome] = {}
         self.last_pass = ""
+        self.pass_times = PassTimes(holds.ports.clock)
         self.session: Session | None = None
         self.link = Link(
             settings.gateway,
@@ -134,8 +135,7 @@ class Daemon:
         self._outbox = holds.reports.outbox
         self._claimed = claimed
         self._answers = Answers(self, holds)
-        questions = {"status": self.status, "inventory": self.inventory_document}
-        self._status = StatusServer(status_socket, questions) if status_socket else None
+        self._servers = self._answers.servers(status_socket, settings.metrics.listen)
         self._wake = asyncio.Event()
         self._watchdog = Watchdog(holds.ports.clock)
         self._ready = False
@@ -151,12 +151,12 @@ class Daemon:
         """Make every hold stand, then stay connected and keep them; returns the exit code.
 
         systemd hears READY with the first pass that ends well: before, no hold is sure to stand.
-        Raises BadConfiguration when the status socket cannot be made.
+        Raises BadConfiguration when the status socket or the port of metrics cannot be had.
         """
         tasks: list[asyncio.Task[Any]] = []
         try:
-            if self._status is not None:
-                await self._status.start()
+            for server in self._servers:
+                await server.start()
             await self._pass()
             link = asyncio.create_task(self.link.run())
             # systemd begins to watch with READY, not before.
@@ -172,8 +172,8 @@ class Daemon:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if self._status is not None:
-                await self._status.stop()
+            for server in self._servers:
+                await server.stop()
             await asyncio.to_thread(self._flush)
             os.close(self._claimed)
 
@@ -185,10 +185,12 @@ class Daemon:
     def reload(self, settings: Settings) -> None:
         """Take over what may change while running: pass times and how specs are written.
 
-        The gateway and the paths in effect stay in ``settings`` until a restart.
+        Gateway, paths and metrics in effect stay in ``settings`` until a restart.
         """
         old = self.settings
-        self.settings = msgspec.structs.replace(settings, gateway=old.gateway, paths=old.paths)
+        self.settings = msgspec.structs.replace(
+            settings, gateway=old.gateway, paths=old.paths, metrics=old.metrics
+        )
         annotate = settings.cdi.annotations == "always"
         self._holds.place = replace(self._holds.place, annotate=annotate)
         self._seen = None
@@ -251,7 +253,7 @@ class Daemon:
         # gets a pass of its own with the next look.
         self._seen = self._fingerprint()
         try:
-            with self._watchdog.work():
+            with self._watchdog.work(), self.pass_times.measured():
                 result = await asyncio.to_thread(self._holds.run, frame, everything=everything)
         except Exception as error:  # the pass boundary: holds stay, the next tick tries again
             self._frame = self._frame or frame

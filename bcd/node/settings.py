@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from bcd.model.address import Dialled
+from bcd.model.address import LOOPBACK_OR_NONE, Dialled
 from bcd.model.errors import BadConfiguration
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
@@ -52,6 +52,12 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where Prometheus may fetch metrics, on this host only; nowhere when empty."""
+
+    listen: Annotated[str, msgspec.Meta(pattern=LOOPBACK_OR_NONE)] = ""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything in ``bcd.toml``."""
 
@@ -60,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cdi: CdiSettings = CdiSettings()
     passes: PassSettings = PassSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     def __post_init__(self) -> None:
         """Check what types cannot say; the message names the key."""
