@@ -1,7 +1,7 @@
 """What people and programs may ask a running daemon: documents made from what it knows.
 
-``daemon`` holds one, which serves them (``status`` to ``bcd``, ``scrape`` to Prometheus). Nothing here looks at the
-machine: an answer costs no file system or driver call.
+``daemon`` holds one, which serves them: ``status`` to the command, ``scrape`` to Prometheus.
+Nothing here looks at the machine: an answer costs no file system or driver call.
 """
 
 from collections import Counter
