@@ -60,7 +60,7 @@ class Answers:
         daemon, outbox = self._daemon, self._holds.reports.outbox
         applied = self._holds.applied
         epoch, generation = applied.state.version if applied is not None else (0, 0)
-        session = daemon.session
+        session, host = daemon.session, self._holds.inventory.frame.host
         return {
             "nodeId": daemon.identity.node_id,
             "version": bcd.__version__,
@@ -72,6 +72,7 @@ class Answers:
                 "sessionEpoch": session.welcome.session_epoch if session is not None else 0,
             },
             "certificate": certificate_document(daemon.identity),
+            "driver": {"driverVersion": host.driver_version, "cudaVersion": host.cuda_version},
             "desired": {"epoch": epoch, "generation": generation},
             "holds": [hold_document(id_, o) for id_, o in sorted(daemon.outcomes.items())],
             "conditions": [condition_document(condition) for condition in daemon.conditions],
