@@ -1,7 +1,7 @@
 """What people and programs may ask a running daemon: documents made from what it knows.
 
-``daemon`` holds one, which serves them (``status`` to ``bcd``, ``scrape`` to Prometheus). Nothing
-here looks at the machine: an answer costs no file system or driver call.
+``daemon`` holds one, which serves them: ``status`` to the command, ``scrape`` to Prometheus.
+Nothing here looks at the machine: an answer costs no file system or driver call.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class Answers:
         daemon, outbox = self._daemon, self._holds.reports.outbox
         applied = self._holds.applied
         epoch, generation = applied.state.version if applied is not None else (0, 0)
-        session = daemon.session
+        session, host = daemon.session, self._holds.inventory.frame.host
         return {
             "nodeId": daemon.identity.node_id,
             "version": bcd.__version__,
@@ -73,6 +73,7 @@ class Answers:
                 "sessionEpoch": session.welcome.session_epoch if session is not None else 0,
             },
             "certificate": certificate_document(daemon.identity),
+            "driver": {"driverVersion": host.driver_version, "cudaVersion": host.cuda_version},
             "desired": {"epoch": epoch, "generation": generation},
             "holds": [
                 *(hold_document(id_, outcome) for id_, outcome in sorted(daemon.outcomes.items())),
