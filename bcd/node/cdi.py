@@ -6,7 +6,7 @@ in one file only, or no reader resolves it. Pure; ``converge`` calls it.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi_format import minimum_version, problem_of
-from bcd.node.edits import DeviceEdits, DeviceNode, Hook, Mount
+from bcd.node.edits import NO_EDITS, DeviceEdits, DeviceNode, Hook, Mount
 from bcd.node.hold import Hold, MalformedHold, physical_id, read_hold, variables
 from bcd.node.ports import ForeignSpec, GpuSnapshot
 
@@ -53,19 +53,25 @@ class SpecFile:
 
 
 def render(
-    hold: Hold, gpus: GpuSnapshot, node_id: str, *, annotate: bool
+    hold: Hold, gpus: GpuSnapshot, node_id: str, *, annotate: bool, mps: DeviceEdits = NO_EDITS
 ) -> tuple[SpecFile, ...] | None:
     """The hold's files in writing order, the first class's last; None when a device is not there.
 
     ``annotate`` puts ``bcd.dev/cgroup-parent`` beside the variable of a hold with limits, at the
-    price of CDI 0.6.0. Raises MalformedSpec when the result would break a rule of the format.
+    price of CDI 0.6.0. ``mps`` is what its slots need beside their GPU. Raises MalformedSpec when
+    the result would break a rule of the format.
     """
     if any(_edits_of(device, gpus) is None for device in hold.devices):
         return None
     classes = list(dict.fromkeys(device.device_class for device in hold.devices))
     files = []
     for device_class in (*classes[1:], classes[0]):
-        document = _document(hold, gpus, node_id, device_class, annotate)
+        common = gpus.common
+        if device_class is DeviceClass.SLOT:
+            common = replace(
+                common, env=(*common.env, *mps.env), mounts=(*common.mounts, *mps.mounts)
+            )
+        document = _document(hold, replace(gpus, common=common), node_id, device_class, annotate)
         problem = problem_of(document)
         if problem is not None:
             raise MalformedSpec(problem)

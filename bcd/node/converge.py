@@ -21,7 +21,7 @@ from bcd.node.plan import Observed, Place, Plan
 from bcd.node.ports import MpsState, OwnSpec, SliceState
 from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
-from bcd.node.sharing import SharedGpus, misshapen, mps_gpu, mps_share
+from bcd.node.sharing import SharedGpus, misshapen, mps_edits, mps_gpu, mps_share
 
 
 def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:
@@ -272,7 +272,11 @@ class _Planner:
         id_ = hold.allocation_id
         try:
             files = cdi.render(
-                hold, self._observed.gpus, self._place.node_id, annotate=self._place.annotate
+                hold,
+                self._observed.gpus,
+                self._place.node_id,
+                annotate=self._place.annotate,
+                mps=mps_edits(hold, self._place.run_folder),
             )
             env = env_file(hold, self._place.node_id)
         except (cdi.MalformedSpec, MalformedHold) as error:

@@ -4,21 +4,18 @@
 """
 
 import os
-from collections.abc import Callable
 
-from bcd.model.ids import NodeId
 from bcd.node.daemon import Daemon
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds
 from bcd.node.host.folder import claim, unusable
+from bcd.node.host.machine import MakePorts
 from bcd.node.identity import Identity, load_identity
 from bcd.node.outbox import Outbox
 from bcd.node.plan import Place
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.settings import Paths, Settings, paths_of
-
-MakePorts = Callable[[Paths, NodeId], Ports]
 
 
 def open_daemon(

@@ -125,6 +125,14 @@ def test_a_client_sees_the_pipes_and_the_memory_of_its_own_daemon() -> None:
     assert mps_edits(hold_of(assignment(1, SLOTS[0])), "/run/bcd").mounts == ()
 
 
+def test_only_the_file_of_the_slots_carries_what_mps_needs() -> None:
+    node = Node()
+    node.settle(state(assignment(1, WHOLE[0], SLOTS[0], sharing=MPS)))
+    main, slots = (f"bcd-{alloc_id(1)}.json", f"bcd-{alloc_id(1)}.gpu.slot.json")
+    assert b"CUDA_MPS_PIPE_DIRECTORY" in (node.world.cdi.files[slots] or b"")
+    assert b"CUDA_MPS" not in (node.world.cdi.files[main] or b"")
+
+
 def test_a_share_is_one_part_of_the_gpu_and_never_nothing() -> None:
     assert MpsShare(10, GIB).thread_percent == 10
     assert MpsShare(3, GIB).thread_percent == 33

@@ -73,8 +73,12 @@ class SystemdUnits:
             }
         )
 
+    def start(self, name: str) -> str:
+        """Start a unit, or start it again, and wait until it is active; says what went wrong."""
+        return self._ask({"operation": "start", "name": name})
+
     def stop(self, name: str) -> str:
-        """Stop a slice and remove what was set at run time; says what went wrong, or nothing.
+        """Stop a unit and remove what was set at run time; says what went wrong, or nothing.
 
         systemd removes the properties of a slice that it started for us. Those of one that a
         workload started stay, and would win over the next slice of that name.

@@ -96,6 +96,14 @@ def _apply(manager: _Manager, request: dict[str, Any]) -> None:
     manager.state(name)
 
 
+def _start(manager: _Manager, request: dict[str, Any]) -> None:
+    name = request["name"].encode()
+    manager.call(b"RestartUnit", b"ss", name, b"replace")
+    manager.wait_for(name, "active", "failed")
+    if manager.state(name) == "failed":
+        raise _Stuck(f"{name.decode()} failed; see journalctl -u {name.decode()}")
+
+
 def _stop(manager: _Manager, request: dict[str, Any]) -> None:
     name = request["name"].encode()
     if manager.state(name) not in ("inactive", "failed"):
@@ -109,6 +117,7 @@ def _stop(manager: _Manager, request: dict[str, Any]) -> None:
 
 _OPERATIONS: dict[str, Callable[[_Manager, dict[str, Any]], None]] = {
     "apply": _apply,
+    "start": _start,
     "stop": _stop,
 }
 
