@@ -33,6 +33,7 @@ def test_the_scan_of_a_driver_and_a_spec_of_eight_gpus(tmp_path: Path, rounds: R
     host = standing(tmp_path, gpus=8)
     for number in range(_OTHERS):
         host.put(f"{LIBRARIES}/libother{number}.so.1.2.{number}")
+    host.settle()
     driver = host.open()
     devices = [device(f"GPU-{minor}") for minor in range(8)]
     hold = hold_of(assignment(1, *devices))

@@ -103,7 +103,7 @@ def write(host: FakeDriver, wanted: Assignment, hook: str = "auto", annotate: bo
     problems = [driver.problem(edits) for edits in (found.common, *found.edits.values())]
     assert problems == [None] * len(problems)
     folder = host.root / "etc/cdi"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for file in cdi.render(hold_of(wanted), found, node_id(), annotate=annotate) or ():
         (folder / file.name).write_bytes(file.content)
     return folder
@@ -153,6 +153,20 @@ def test_a_whole_gpu_comes_with_its_nodes_and_the_driver_under_every_name(
     said = podman.say(specs, devices, look).splitlines()
     assert {"gsp_ga10x.bin", "gsp_tu10x.bin", "socket", "read-only"} <= set(said)
     assert {"NVIDIA_VISIBLE_DEVICES=void", f"NVIDIA_CTK_LIBCUDA_DIR={LIBRARIES}"} <= set(said)
+
+
+@both("which")
+def test_a_driver_of_a_container_of_its_own_is_mounted_from_there(
+    scratch: Path, which: str, request: pytest.FixtureRequest
+) -> None:
+    podman: Podman = request.getfixturevalue(which)
+    root = Path(tempfile.mkdtemp(dir=scratch))
+    host = standing(root, driver_root="/run/nvidia/driver")
+    host.mig(1, 2, 0, 147, nodes=False)
+    specs = write(host, assignment(1, WHOLE[1]))
+    assert added(podman, specs, names(WHOLE[1])) == CONTROL | {"/dev/nvidia1": "3c:1"}
+    said = podman.say(specs, names(WHOLE[1]), f"ls {LIBRARIES}").split()
+    assert {"libcuda.so", "libcuda.so.1", f"libcuda.so.{VERSION}"} <= set(said)
 
 
 @both("which")

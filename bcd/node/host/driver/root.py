@@ -1,6 +1,7 @@
 """The driver of this host as device edits: scanned once, and again when something moved."""
 
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,16 +19,23 @@ from bcd.node.host.driver.verify import (
 )
 
 _MAX_MINOR = 1024
+# File systems keep the time of a change no finer than the kernel's tick, at most 10 ms: two
+# changes of one folder within a tick look like one.
+_TICK_NS = 20_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """What was found, the tree that knows where it looked, and how those folders were."""
+    """What was found, the tree that knows where it looked, and the hook program of then."""
 
     version: str
     tree: Tree
-    stamps: object
+    program: object
+    settled: bool
     edits: DeviceEdits
+
+    def stamps(self) -> object:
+        return self.tree.stamps(), self.program
 
 
 class DriverRoot:
@@ -66,15 +74,25 @@ class DriverRoot:
     def _current(self, version: str) -> _Scan:
         with self._lock:
             scan = self._scan
-            if scan is None or scan.version != version or scan.stamps != self._stamps(scan.tree):
-                tree = Tree(self._folder)
+            if scan is None or scan.version != version or not self._holds(scan):
+                began = time.time_ns()
+                tree, program = Tree(self._folder, watch=True), self._program()
                 edits = self._look(tree, version)
-                # Folders that changed meanwhile cost another scan, never a stale result.
-                scan = self._scan = _Scan(version, tree, self._stamps(tree), edits)
+                scan = self._scan = _Scan(
+                    version=version,
+                    tree=tree,
+                    program=program,
+                    settled=tree.newest_ns() < began - _TICK_NS,
+                    edits=edits,
+                )
             return scan
 
-    def _stamps(self, tree: Tree) -> object:
-        return tree.stamps(), self._hooks.path(), stamp(self._hooks.path())
+    def _holds(self, scan: _Scan) -> bool:
+        return scan.settled and scan.program == self._program() and scan.tree.is_as_it_was()
+
+    def _program(self) -> object:
+        path = self._hooks.path()
+        return path, stamp(path), stamp(f"{path}.real")
 
     def _look(self, tree: Tree, version: str) -> DeviceEdits:
         libraries = find_libraries(tree, version)
@@ -134,7 +152,7 @@ class DriverRoot:
         version = kernel_version(self._host)
         scan = self._current(version) if is_version(version) else None
         boot = self._host.text("/proc/sys/kernel/random/boot_id")
-        found = scan.stamps if scan is not None else None
+        found = scan.stamps() if scan is not None else None
         return version, boot, self._nodes.stamp(), found
 
 

@@ -18,11 +18,15 @@ Stamp = tuple[int, int, int] | None
 
 
 class Tree:
-    """Paths are absolute texts inside the tree; ``host`` gives the one that the host knows."""
+    """Paths are absolute texts inside the tree; ``host`` gives the one that the host knows.
 
-    def __init__(self, folder: Path) -> None:
+    With ``watch`` it remembers how every folder was before it was first looked into.
+    """
+
+    def __init__(self, folder: Path, *, watch: bool = False) -> None:
         self._folder = str(folder).rstrip("/")
-        self._looked: set[str] = set()
+        self._watch = watch
+        self._looked: dict[str, Stamp] = {}
 
     def host(self, path: str) -> str:
         """Where a path of the tree lies on the host."""
@@ -30,7 +34,7 @@ class Tree:
 
     def resolve(self, path: str) -> str | None:
         """The path without links, or None when nothing is there or links go in a circle."""
-        self._looked.add(os.path.dirname(path))
+        self._look(os.path.dirname(path))
         parts = [part for part in reversed(path.split("/")) if part]
         found: list[str] = []
         links = 0
@@ -48,6 +52,7 @@ class Tree:
                 target = os.readlink(self.host(here))
             except (OSError, ValueError):
                 return None
+            self._look("/" + "/".join(found))
             links += 1
             if links > _MAX_LINKS or len(parts) > _MAX_DEPTH:
                 return None
@@ -79,11 +84,11 @@ class Tree:
 
         Nothing for what is no folder, or one too large to be a library folder.
         """
-        self._looked.add(folder)
+        self._look(folder)
         resolved = self.resolve(folder)
         if resolved is None:
             return {}, folder
-        self._looked.add(resolved)
+        self._look(resolved)
         found: dict[str, bool] = {}
         try:
             with os.scandir(self.host(resolved)) as entries:
@@ -114,9 +119,21 @@ class Tree:
         """A small file's text, stripped."""
         return self.content(path, limit).decode(errors="replace").strip()
 
+    def _look(self, folder: str) -> None:
+        if self._watch and folder not in self._looked:
+            self._looked[folder] = stamp(self.host(folder))
+
     def stamps(self) -> tuple[tuple[str, Stamp], ...]:
-        """Every folder that was looked into, as it is now: differs when an entry came or went."""
-        return tuple((path, stamp(self.host(path))) for path in sorted(self._looked))
+        """Every folder that was looked into, as it was then."""
+        return tuple(sorted(self._looked.items()))
+
+    def is_as_it_was(self) -> bool:
+        """Whether no entry came to, or went from, a folder since it was looked into."""
+        return all(stamp(self.host(path)) == before for path, before in self._looked.items())
+
+    def newest_ns(self) -> int:
+        """When an entry last came or went, on the file system's clock."""
+        return max((before[1] for before in self._looked.values() if before is not None), default=0)
 
 
 def stamp(path: str) -> Stamp:

@@ -209,6 +209,11 @@ class FakeDriver:
         finally:
             os.close(folder)
 
+    def settle(self) -> None:
+        """Let every folder have been as it is for a while."""
+        for folder in [self.root, *(path for path in self.root.rglob("*") if path.is_dir())]:
+            os.utime(folder, ns=(10**18, 10**18))
+
     def hook(self, *commands: str, path: str = HOOK) -> None:
         """A hook program that knows some of the newer commands."""
         self.write(path, "#!/bin/sh\n# " + " ".join(commands) + "\n").chmod(0o755)

@@ -1,6 +1,7 @@
 """The edits of a host's driver: what is in them, and when they are not true any more."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,22 @@ def test_debians_folder_of_the_current_driver_is_found_through_its_links(tmp_pat
     words = link_words(driver.common(VERSION))
     assert f"{current}/libcuda.so.{VERSION}::{LIBRARIES}/libcuda.so.1" in words
     assert f"libcuda.so.{VERSION}::{current}/libcuda.so.1" in words
+
+
+def test_another_choice_among_alternatives_is_noticed(host: FakeDriver) -> None:
+    host.put("/usr/lib/nvidia/one/nvidia-imex")
+    host.put("/usr/lib/nvidia/two/nvidia-imex")
+    host.link("/usr/bin/nvidia-imex", "/etc/alternatives/nvidia-imex")
+    host.link("/etc/alternatives/nvidia-imex", "/usr/lib/nvidia/one/nvidia-imex")
+    host.settle()
+    driver = host.open()
+    before = driver.fingerprint()
+    seen = sources(driver.common(VERSION), host.root)
+    assert seen["/usr/bin/nvidia-imex"] == "/usr/lib/nvidia/one/nvidia-imex"
+    host.link("/etc/alternatives/nvidia-imex", "/usr/lib/nvidia/two/nvidia-imex")
+    seen = sources(driver.common(VERSION), host.root)
+    assert seen["/usr/bin/nvidia-imex"] == "/usr/lib/nvidia/two/nvidia-imex"
+    assert driver.fingerprint() != before
 
 
 def test_folders_that_only_the_linkers_cache_knows_are_searched(tmp_path: Path) -> None:
@@ -507,8 +524,70 @@ def test_nothing_incomplete_is_remembered(host: FakeDriver) -> None:
 
 
 def test_a_quiet_host_is_scanned_once(host: FakeDriver) -> None:
+    host.settle()
     driver = host.open()
-    assert driver.common(VERSION).mounts is driver.common(VERSION).mounts
+    first = driver.common(VERSION)
+    assert driver.common(VERSION).mounts is first.mounts
+    host.put("/usr/bin/nvidia-imex")
+    assert driver.common(VERSION).mounts is not first.mounts
+
+
+def test_a_folder_that_changed_a_moment_ago_is_looked_into_again(host: FakeDriver) -> None:
+    """A second change within the clock's tick leaves the folder's time as it was."""
+    host.settle()
+    folder = host.root / "usr/bin"
+    os.utime(folder)
+    before = folder.stat().st_mtime_ns
+    driver = host.open()
+    assert "/usr/bin/nvidia-imex" not in sources(driver.common(VERSION), host.root)
+    host.put("/usr/bin/nvidia-imex")
+    os.utime(folder, ns=(before, before))
+    assert "/usr/bin/nvidia-imex" in sources(driver.common(VERSION), host.root)
+
+
+def test_threads_that_ask_at_once_get_the_same_answer(host: FakeDriver) -> None:
+    driver = host.open()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: driver.common(VERSION), range(32)))
+        marks = list(pool.map(lambda _: driver.fingerprint(), range(32)))
+    assert all(answer == answers[0] for answer in answers)
+    assert all(mark == marks[0] for mark in marks)
+
+
+def test_scans_leak_no_descriptor(host: FakeDriver) -> None:
+    host.hook()
+    before = len(os.listdir("/proc/self/fd"))
+    for hook in ("auto", "never") * 5:
+        driver = host.open(hook)
+        driver.problem(driver.common(VERSION))
+        driver.fingerprint()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/devices",
+        "/proc/driver/nvidia/version",
+        "/proc/driver/nvidia-caps/mig-minors",
+        "/etc/ld.so.cache",
+        "/sys/module/firmware_class/parameters/path",
+        "/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access",
+        HOOK,
+    ],
+)
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 5000, b"\xff\xfe" * 3000, b"9" * 3_000_000, b"195 nvidia\n" * 99_999]
+)
+def test_absurd_files_are_never_more_than_a_problem(
+    host: FakeDriver, path: str, content: bytes
+) -> None:
+    host.write(path, content)
+    driver = host.open()
+    driver.fingerprint()
+    for edits in (driver.common(VERSION), driver.gpu(0, PCI), driver.mig(0, PCI, 1, 0)):
+        driver.problem(edits)
+        assert all(m.host_path.isprintable() for m in edits.mounts)
 
 
 def test_missing_links_by_number_are_told(host: FakeDriver) -> None:
