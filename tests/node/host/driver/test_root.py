@@ -376,6 +376,18 @@ def test_an_instance_that_the_driver_does_not_know_is_never_taken_for_complete(
     assert "nvidia-smi" in failed.message
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_capabilities_over_the_whole_host_are_given_to_nobody(
+    host: FakeDriver, number: int
+) -> None:
+    host.mig(1, 1, 0, number, nodes=False)
+    driver = host.open()
+    edits = driver.mig(1, PCI, 1, 0)
+    given = {node.path.rpartition("nvidia-cap")[2] for node in edits.nodes if node.number}
+    assert given.isdisjoint({"0", "1", "2"})
+    assert driver.problem(edits) is not None
+
+
 def test_every_kind_of_missing_part_has_its_reason_and_remedy(host: FakeDriver) -> None:
     host.hook()
     driver = host.open()
