@@ -417,6 +417,10 @@ def test_every_kind_of_missing_part_has_its_reason_and_remedy(host: FakeDriver) 
     assert reason == FailureReason.DRIVER_FILE_MISSING
     assert f"libnvidia-ml.so.{VERSION} is not there; install" in message
     host.library("libnvidia-ml")
+    (host.root / "usr/bin/nvidia-smi").unlink()
+    assert "nvidia-smi is not there any more" in said(common)[1]
+    assert driver.problem(driver.common(VERSION)) is None
+    host.put("/usr/bin/nvidia-smi")
     (host.root / HOOK[1:]).chmod(0o644)
     assert "cdi.hook" in said(common)[1]
 
