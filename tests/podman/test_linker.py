@@ -59,12 +59,15 @@ def podman() -> Iterator[Podman]:
         yield made
 
 
-@pytest.mark.parametrize("below", ["", "/nvidia/current"])
-def test_a_program_finds_cuda_without_the_hook_program(podman: Podman, below: str) -> None:
+@pytest.mark.parametrize(
+    "folder", ["/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/usr/lib64"], ids=range(3)
+)
+def test_a_program_finds_cuda_without_the_hook_program(podman: Podman, folder: str) -> None:
+    """In this Debian's folders, and where other distributions keep libraries."""
     triplet = subprocess.run(
         ["gcc", "-print-multiarch"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    folder = f"/usr/lib/{triplet}{below}"
+    folder = folder.format(triplet)
     host = FakeDriver(podman.folder / "host")
     host.control()
     host.gpu(0)

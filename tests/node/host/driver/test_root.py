@@ -120,6 +120,17 @@ def test_without_it_each_library_is_mounted_under_every_name(host: FakeDriver) -
     assert len(seen) == len(common.mounts)
 
 
+def test_images_of_another_distribution_find_each_library_by_its_soname(
+    host: FakeDriver,
+) -> None:
+    seen = sources(host.open().common(VERSION), host.root)
+    assert seen["/usr/lib64/libcuda.so.1"] == f"{LIBRARIES}/libcuda.so.{VERSION}"
+    assert "/usr/lib64/libvdpau_nvidia.so.1" not in seen
+    host.hook()
+    seen = sources(host.open().common(VERSION), host.root)
+    assert not any(path.startswith("/usr/lib64/") for path in seen)
+
+
 def test_a_soname_stands_even_where_the_host_has_no_link(host: FakeDriver) -> None:
     (host.root / LIBRARIES[1:] / "libcuda.so.1").unlink()
     seen = sources(host.open().common(VERSION), host.root)
