@@ -496,6 +496,16 @@ def test_commands_that_the_hook_program_does_not_know_are_not_called(host: FakeD
     assert commands == ["create-symlinks", "update-ldcache", "update-application-profile"]
 
 
+def test_a_hook_program_that_was_written_over_is_looked_at_again(host: FakeDriver) -> None:
+    host.hook()
+    host.settle()
+    driver = host.open()
+    assert len(driver.common(VERSION).hooks) == 2
+    host.hook("enable-cuda-compat")
+    os.utime(host.root / HOOK[1:], ns=(10**18, 10**18 + 1))
+    assert len(driver.common(VERSION).hooks) == 3
+
+
 def test_ubuntus_real_linker_configuration_is_called(host: FakeDriver) -> None:
     host.hook()
     host.write("/sbin/ldconfig.real")
