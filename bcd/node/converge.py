@@ -18,7 +18,7 @@ from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
 from bcd.node.limits import enforced
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
-from bcd.node.ports import OwnSpec, SliceState
+from bcd.node.ports import OwnSpec
 from bcd.node.rejoin import join_again
 
 
@@ -273,8 +273,10 @@ class _Planner:
         if hold.limits is None:
             if state is not None and state.empty and self._desired is not None:
                 self._add(steps.StopSlice(id_, "the hold has no limits"))
-        elif state != SliceState(enforced(hold.limits), state is None or state.empty):
-            self._add(steps.EnsureSlice(id_, hold.limits, _difference(state is not None)))
+        elif state is None or state.surprise or state.limits != enforced(hold.limits):
+            reason = state.surprise if state is not None else ""
+            reason = reason or _difference(state is not None)
+            self._add(steps.EnsureSlice(id_, hold.limits, reason))
 
     def _specs(self, hold: Hold, files: tuple[cdi.SpecFile, ...] | None, new: bool) -> None:
         id_ = hold.allocation_id
