@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rounds", choices=("ci", "bench"), default="ci")
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
+    group.addoption("--vm", action="store_true", help="also emulate a host (needs qemu, root)")
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -42,6 +43,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "postgresql": "postgresql" in engines,
         "podman": bool(config.getoption("--podman")),
         "readme": bool(config.getoption("--readme")),
+        "vm": bool(config.getoption("--vm")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True
