@@ -174,6 +174,21 @@ def a_change_that_a_person_made_for_good_is_repaired(hold: Hold) -> None:
     assert hold.state().limits == made(memory_bytes=128 * MIB)
 
 
+def a_unit_file_that_a_person_left_does_not_win(hold: Hold) -> None:
+    unit = Path("/etc/systemd/system", hold.slice)
+    unit.write_text("[Slice]\nMemoryMax=1G\nCPUQuota=10%\n")
+    try:
+        run("systemctl", "daemon-reload")
+        hold.ensure(memory_bytes=128 * MIB, cpu_millis=500)
+        assert hold.state().limits == made(memory_bytes=128 * MIB, cpu_millis=500)
+        assert hold.slices.stop(hold.id)
+        assert not Path(_CONTROL, f"{hold.slice}.d").exists()
+        assert unit.exists(), "it is the person's"
+    finally:
+        unit.unlink()
+        run("systemctl", "daemon-reload")
+
+
 def a_slice_that_a_person_stopped_is_made_again(hold: Hold) -> None:
     hold.ensure(memory_bytes=128 * MIB)
     run("systemctl", "stop", hold.slice)
@@ -304,6 +319,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     nothing_starts_in_a_slice_that_is_about_to_stop,
     a_limit_that_a_person_changed_is_repaired,
     a_change_that_a_person_made_for_good_is_repaired,
+    a_unit_file_that_a_person_left_does_not_win,
     a_slice_that_a_person_stopped_is_made_again,
     a_control_group_that_a_person_removed_is_made_again,
     a_cpu_that_this_host_has_not_fails_by_name_and_leaves_no_slice,
