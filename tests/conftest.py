@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
     group.addoption("--hardware", action="store_true", help="also check the GPUs of this host")
+    group.addoption("--vm", action="store_true", help="also emulate a host (needs qemu, root)")
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -44,6 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "podman": bool(config.getoption("--podman")),
         "readme": bool(config.getoption("--readme")),
         "hardware": bool(config.getoption("--hardware")),
+        "vm": bool(config.getoption("--vm")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True
