@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--engine", choices=("sqlite", "postgresql", "all"), default="sqlite")
     group.addoption("--rounds", choices=("ci", "bench"), default="ci")
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
+    group.addoption("--slurm", action="store_true", help="also run Slurm (needs root and Slurm)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
     group.addoption("--bench", action="store_true", help="also measure")
 
@@ -41,6 +42,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "sqlite": "sqlite" in engines,
         "postgresql": "postgresql" in engines,
         "podman": bool(config.getoption("--podman")),
+        "slurm": bool(config.getoption("--slurm")),
         "readme": bool(config.getoption("--readme")),
         "bench": bool(config.getoption("--bench")),
     }
