@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rounds", choices=("ci", "bench"), default="ci")
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
     group.addoption("--slurm", action="store_true", help="also run Slurm (needs root and Slurm)")
+    group.addoption("--promtool", action="store_true", help="also judge alert rules (Prometheus)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
     group.addoption("--bench", action="store_true", help="also measure")
 
@@ -43,6 +44,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "postgresql": "postgresql" in engines,
         "podman": bool(config.getoption("--podman")),
         "slurm": bool(config.getoption("--slurm")),
+        "promtool": bool(config.getoption("--promtool")),
         "readme": bool(config.getoption("--readme")),
         "bench": bool(config.getoption("--bench")),
     }
