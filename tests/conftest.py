@@ -26,6 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rounds", choices=("ci", "bench"), default="ci")
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
+    group.addoption(
+        "--package", action="store_true", help="also build and install packages (root, Debian 12)"
+    )
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -42,6 +45,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "postgresql": "postgresql" in engines,
         "podman": bool(config.getoption("--podman")),
         "readme": bool(config.getoption("--readme")),
+        "package": bool(config.getoption("--package")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True
