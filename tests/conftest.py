@@ -30,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
     group.addoption("--hardware", action="store_true", help="also check the GPUs of this host")
     group.addoption("--vm", action="store_true", help="also emulate a host (needs qemu, root)")
+    group.addoption(
+        "--package", action="store_true", help="also build and install packages (root, Debian 12)"
+    )
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -50,6 +53,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "readme": bool(config.getoption("--readme")),
         "hardware": bool(config.getoption("--hardware")),
         "vm": bool(config.getoption("--vm")),
+        "package": bool(config.getoption("--package")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True
