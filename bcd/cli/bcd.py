@@ -1,4 +1,4 @@
-"""The command ``bcd``: runs the daemon, enrols the host, and shows what the daemon sees."""
+"""The command ``bcd``: runs the daemon, enrols the host, and shows and uses what is held on it."""
 
 import argparse
 import os
@@ -18,11 +18,26 @@ _EPILOG = (
 
 def main() -> None:
     """The console script."""
-    # gRPC reads these when it is loaded, which the verbs below do.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    arguments = _parser().parse_args(_with_verb(sys.argv[1:]))
+    words, command = _with_command(sys.argv[1:])
+    parser = _parser()
+    arguments = parser.parse_args(_with_verb(words))
+    arguments.command = command
+    if arguments.verb == "exec" and not command:
+        parser.error("exec needs a COMMAND after --, such as: bcd exec ALLOCATION -- nvidia-smi")
+    if arguments.verb != "exec":  # whose command gets the caller's environment and the hold's
+        # gRPC reads these when it is loaded, which the verbs below do.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     run_program("bcd", lambda: _dispatch(arguments), daemon=arguments.verb == "run")
+
+
+def _with_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What comes after the first ``--`` of ``bcd exec`` is somebody else's, to the letter."""
+    words = list(arguments)
+    if words[:1] != ["exec"] or "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
 
 
 def _with_verb(arguments: Sequence[str]) -> list[str]:
@@ -43,6 +58,18 @@ def _dispatch(arguments: argparse.Namespace) -> int:
             from bcd.cli.bcd_enroll import run as enroll
 
             return enroll(arguments.config, arguments.token_file, arguments.gateway)
+        case "exec":
+            from bcd.cli.bcd_exec import run as execute
+
+            return execute(arguments.config, arguments.allocation, arguments.command)
+        case "holds":
+            from bcd.cli.bcd_holds import run as holds
+
+            return holds(arguments.config, as_json=arguments.output == "json")
+        case "doctor":
+            from bcd.cli.bcd_doctor import run as doctor
+
+            return doctor(arguments.config, as_json=arguments.output == "json")
         case _:
             from bcd.cli.bcd_status import run as show
 
@@ -75,9 +102,19 @@ def _parser() -> argparse.ArgumentParser:
     for verb, text in (
         ("status", "show session, holds and conditions"),
         ("inventory", "show host and devices as the control plane gets them"),
+        ("holds", "show what is handed over, also without a running daemon"),
+        ("doctor", "say what is missing on this host and how to mend it"),
     ):
         show = verbs.add_parser(verb, parents=[settings], help=text)
         show.add_argument("-o", dest="output", choices=["text", "json"], default="text")
+    inside = verbs.add_parser(
+        "exec",
+        parents=[settings],
+        help="run a command in a hold: in its slice, with its variables",
+        usage="bcd exec [-h] [--config FILE] ALLOCATION -- COMMAND [ARGUMENT ...]",
+        epilog="exit code: the command's; 127 when it is not found, 126 when it cannot be run",
+    )
+    inside.add_argument("allocation", metavar="ALLOCATION", help="as bcd holds shows it")
     return parser
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import bcd
+from bcd.cli.bcd_inventory import driver
+from bcd.cli.bcd_inventory import lines as inventory
 from bcd.cli.program import load_settings
 from bcd.cli.say import say
 from bcd.model.errors import Unavailable
@@ -14,21 +16,25 @@ from bcd.model.printable import printable
 from bcd.node.settings import Settings, paths_of
 from bcd.node.status import ask
 
-_GIB = 1 << 30
 _MAX_LINE = 4096
 
 
 def run(config: Path, question: str, *, as_json: bool) -> int:
     """Ask and print; raises Unavailable when no daemon answers."""
-    document = ask(paths_of(load_settings(config, Settings).paths).socket, question)
-    say([json.dumps(document, indent=2)] if as_json else _lines(document, question))
+    socket = paths_of(load_settings(config, Settings).paths).socket
+    document = ask(socket, question)
+    if as_json:
+        say([json.dumps(document, indent=2)])
+    else:
+        status = document if question == "status" else ask(socket, "status")
+        say(_lines(document, question, status))
     return 0
 
 
-def _lines(document: Any, question: str) -> list[str]:
+def _lines(document: Any, question: str, status: Any) -> list[str]:
     """The answer for people; what came from elsewhere cannot steer their terminal."""
-    lines = _status(document) if question == "status" else _inventory(document)
     try:
+        lines = _status(document) if question == "status" else inventory(document, _held(status))
         return [printable(line, _MAX_LINE) for line in lines]
     except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise Unavailable(
@@ -39,38 +45,31 @@ def _lines(document: Any, question: str) -> list[str]:
 
 def _status(document: dict[str, Any]) -> Iterator[str]:
     gateway = document["gateway"]
-    yield f"node         {document['nodeId']}"
+    yield f"node         {document['nodeId']}, bcd {document['version']}"
     state = "connected" if gateway["connected"] else f"not connected: {gateway['problem']}"
     yield f"gateway      {gateway['address']}, {state}"
     yield f"certificate  until {_time(document['certificate']['notAfter'])}"
     desired = document["desired"]
     yield f"desired      epoch {desired['epoch']}, generation {desired['generation']}"
+    yield f"driver       {driver(document['driver'])}"
     yield f"reports      {document['reports']['waiting']} waiting"
-    yield f"last pass    {document['lastPass']}"
+    yield f"status       {document['lastPass'] or 'no pass has ended well yet'}"
     for hold in document["holds"]:
         detail = _failure(hold) or ", ".join(hold.get("devices", ()))
         yield f"hold         {hold['allocationId']}  {hold['state']}  {detail}"
     for condition in document["conditions"]:
-        yield f"condition    {condition['type']} {condition['subject']}: {condition['message']}"
+        about = " ".join(filter(None, (condition["type"], condition["subject"])))
+        yield f"condition    {about}: {condition['message']}"
 
 
 def _failure(hold: dict[str, Any]) -> str:
     return ": ".join(filter(None, (hold.get("reason"), hold.get("message"))))
 
 
-def _inventory(document: dict[str, Any]) -> Iterator[str]:
-    host = document.get("host", {})
-    yield f"host    {host.get('hostname', '')}, kernel {host.get('kernel', '')}"
-    yield f"cpus    {host.get('onlineCpus', '')}"
-    yield f"memory  {host.get('memoryBytes', 0) // _GIB} GiB"
-    for node in host.get("numaNodes", []):
-        memory = node.get("memoryBytes", 0) // _GIB
-        yield f"numa {node.get('id', 0):<3}{memory} GiB, cpus {node.get('cpus') or 'none'}"
-    for device in document.get("devices", []):
-        health = device.get("health", {})
-        state = "healthy" if health.get("state") == 1 else health.get("reason") or "unhealthy"
-        profile = f" {device['profile']}" if device.get("profile") else ""
-        yield f"{device['deviceClass']:<8}{device['id']}  {device['model']}{profile}  {state}"
+def _held(status: dict[str, Any]) -> dict[str, str]:
+    """Allocations by the CDI names of the devices that they have."""
+    holds = (hold for hold in status["holds"] if hold["state"] == "bound")
+    return {name: hold["allocationId"] for hold in holds for name in hold["devices"]}
 
 
 def _time(epoch_ms: int) -> str:

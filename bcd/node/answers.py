@@ -1,24 +1,30 @@
 """What people and programs may ask a running daemon: documents made from what it knows.
 
-``daemon`` holds one and serves it on its Unix socket (``status``). Nothing here looks at the
-machine: an answer costs no file system or driver call.
+``daemon`` holds one, which serves them: ``status`` to the command, ``scrape`` to Prometheus.
+Nothing here looks at the machine: an answer costs no file system or driver call.
 """
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import bcd
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, Outcome, Released
 from bcd.node.condition import NodeCondition
+from bcd.node.exposition import exposition
 from bcd.node.holds import Holds
 from bcd.node.identity import Identity
 from bcd.node.link import Link
+from bcd.node.metrics import Measured, PassTimes, families
+from bcd.node.scrape import ScrapeServer
 from bcd.node.session import Session
 from bcd.node.settings import Settings
+from bcd.node.status import StatusServer
 from bcd.signing.certificates import validity_ms
 from bcd.wire.document import to_document
+from bcd.wire.inventory import device_states
 
 
 class Running(Protocol):
@@ -34,6 +40,7 @@ class Running(Protocol):
     outcomes: Mapping[AllocationId, Outcome]
     waiting: Mapping[AllocationId, str]
     last_pass: str
+    pass_times: PassTimes
 
 
 class Answers:
@@ -43,12 +50,18 @@ class Answers:
         self._daemon = daemon
         self._holds = holds
 
+    def servers(self, socket: Path | None, listen: str) -> tuple[StatusServer | ScrapeServer, ...]:
+        """What serves the answers: a Unix socket, and a port for metrics unless it is empty."""
+        questions = {"status": self.status, "inventory": self.inventory}
+        status = () if socket is None else (StatusServer(socket, questions),)
+        return (*status, *((ScrapeServer(listen, self.metrics),) if listen else ()))
+
     def status(self) -> dict[str, Any]:
         """The answer to ``bcd status``."""
         daemon, outbox = self._daemon, self._holds.reports.outbox
         applied = self._holds.applied
         epoch, generation = applied.state.version if applied is not None else (0, 0)
-        session = daemon.session
+        session, host = daemon.session, self._holds.inventory.frame.host
         return {
             "nodeId": daemon.identity.node_id,
             "version": bcd.__version__,
@@ -60,6 +73,7 @@ class Answers:
                 "sessionEpoch": session.welcome.session_epoch if session is not None else 0,
             },
             "certificate": certificate_document(daemon.identity),
+            "driver": {"driverVersion": host.driver_version, "cudaVersion": host.cuda_version},
             "desired": {"epoch": epoch, "generation": generation},
             "holds": [
                 *(hold_document(id_, outcome) for id_, outcome in sorted(daemon.outcomes.items())),
@@ -74,6 +88,31 @@ class Answers:
     def inventory(self) -> dict[str, Any]:
         """The answer to ``bcd inventory``: the frame that the control plane gets."""
         return to_document(self._holds.inventory.frame)
+
+    def metrics(self) -> str:
+        """The page of metrics for Prometheus."""
+        return exposition(families(self._measured()))
+
+    def _measured(self) -> Measured:
+        daemon, frame = self._daemon, self._holds.inventory.frame
+        outcomes = list(daemon.outcomes.values())
+        until_ms = validity_ms(daemon.identity.current.leaf)[1]
+        return Measured(
+            version=bcd.__version__,
+            node_id=daemon.identity.node_id,
+            driver_version=frame.host.driver_version,
+            cuda_version=frame.host.cuda_version,
+            holds=Counter(type(outcome).__name__.lower() for outcome in outcomes),
+            failures=Counter(o.reason for o in outcomes if isinstance(o, Failed)),
+            conditions=Counter(condition.type for condition in daemon.conditions),
+            devices=Counter(device_states(frame)),
+            counters=dict(daemon.counters),
+            reports_waiting=len(self._holds.reports.outbox),
+            connected=daemon.session is not None,
+            certificate_seconds_left=(until_ms - self._holds.ports.clock.wall_ms()) / 1000,
+            last_pass_seconds=daemon.pass_times.ended_ms / 1000,
+            passes=daemon.pass_times.histogram(),
+        )
 
 
 def certificate_document(identity: Identity) -> dict[str, Any]:

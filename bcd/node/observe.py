@@ -33,6 +33,7 @@ def observe(
         env=ports.env.read(),
         slices=ports.slices.read(),
         slice_problem=ports.slices.problem(),
+        mps=ports.mps.read(),
         bound=reports.bound(),
         owed=owed,
         held=held,

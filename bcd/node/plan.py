@@ -13,7 +13,7 @@ from bcd.model.report import Outcome
 from bcd.node import steps
 from bcd.node.condition import NodeCondition
 from bcd.node.others import OtherHold
-from bcd.node.ports import CdiFiles, GpuSnapshot, SliceState
+from bcd.node.ports import CdiFiles, GpuSnapshot, MpsState, SliceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Place:
     node_id: str
     cdi_folder: str
     env_folder: str
+    run_folder: str
     annotate: bool
 
     def env_path(self, allocation_id: AllocationId) -> str:
@@ -47,6 +48,7 @@ class Observed:
     env: Mapping[AllocationId, bytes | None]
     slices: Mapping[AllocationId, SliceState]
     slice_problem: str
+    mps: Mapping[str, MpsState]
     bound: frozenset[AllocationId] = frozenset()
     owed: frozenset[AllocationId] = frozenset()
     held: frozenset[AllocationId] = frozenset()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from bcd.model.address import Dialled
+from bcd.model.address import LOOPBACK_OR_NONE, Dialled
 from bcd.model.errors import BadConfiguration
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
@@ -39,6 +39,8 @@ class CdiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How specs are written."""
 
     annotations: Literal["always", "never"] = "always"
+    hook: str = "auto"
+    driver_root: str = "/"
 
 
 class PassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +71,12 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where Prometheus may fetch metrics, on this host only; nowhere when empty."""
+
+    listen: Annotated[str, msgspec.Meta(pattern=LOOPBACK_OR_NONE)] = ""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything in ``bcd.toml``."""
 
@@ -78,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     passes: PassSettings = PassSettings()
     nvml: NvmlSettings = NvmlSettings()
     log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     def __post_init__(self) -> None:
         """Check what types cannot say; the message names the key."""
@@ -85,6 +94,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             text = getattr(self.paths, key)
             if text and (not text.startswith("/") or "\0" in text):
                 raise ValueError(f"paths.{key} must be an absolute path, without NUL characters")
+        if self.cdi.hook not in ("auto", "never") and not _is_path(self.cdi.hook):
+            raise ValueError('cdi.hook must be "auto", "never" or an absolute path')
+        if not _is_path(self.cdi.driver_root):
+            raise ValueError("cdi.driver_root must be an absolute path")
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can stand in a CDI spec as a path."""
+    return text.startswith("/") and text.isprintable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +114,7 @@ class Paths:
     cdi: Path
     cdi_dynamic: Path
     env: Path
+    run: Path
     socket: Path
 
 
@@ -112,6 +131,7 @@ def paths_of(settings: PathSettings) -> Paths:
         cdi=Path(settings.cdi or root / "etc/cdi"),
         cdi_dynamic=root / "var/run/cdi",
         env=Path(settings.env or root / "run/bcd/allocations"),
+        run=root / "run/bcd",
         socket=Path(settings.socket or root / "run/bcd/bcd.sock"),
     )
     if len(str(paths.socket).encode()) > _MAX_SOCKET_BYTES:

@@ -37,6 +37,12 @@ def content_hash(message: pb.Inventory) -> str:
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest()
 
 
+def device_states(message: pb.Inventory) -> Iterator[tuple[str, str]]:
+    """(class, health) of each device of a frame."""
+    for device in message.devices:
+        yield device.device_class, str(_HEALTH_IN.get(device.health.state, HealthState.UNKNOWN))
+
+
 def _host_out(host: HostFacts) -> pb.Host:
     return pb.Host(
         hostname=host.hostname,

@@ -23,7 +23,11 @@ from tests.node.memory import GIB, MemoryHostWorld
 from tests.node.world import node_id
 
 PLACE = Place(
-    node_id=node_id(), cdi_folder="/etc/cdi", env_folder="/run/bcd/allocations", annotate=True
+    node_id=node_id(),
+    cdi_folder="/etc/cdi",
+    env_folder="/run/bcd/allocations",
+    run_folder="/run/bcd",
+    annotate=True,
 )
 KEY = Credentials(generate_key(), (), ())
 RESERVE = HostReserve(2, 4 * GIB)

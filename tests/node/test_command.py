@@ -399,6 +399,8 @@ async def test_status_and_inventory_for_people_and_programs(
 
 STATUS: dict[str, Any] = {
     "nodeId": "node_1",
+    "version": "0.1.0",
+    "driver": {"driverVersion": "", "cudaVersion": ""},
     "gateway": {"address": "g:1", "connected": False, "problem": "a\x1b[2J\nb"},
     "certificate": {"notAfter": 0},
     "desired": {"epoch": 1, "generation": 2},
@@ -413,7 +415,7 @@ STATUS: dict[str, Any] = {
 
 
 def test_a_failed_hold_is_shown_with_its_message_and_nothing_steers_the_terminal() -> None:
-    lines = bcd_status._lines(STATUS, "status")
+    lines = bcd_status._lines(STATUS, "status", STATUS)
     assert all(line.isprintable() for line in lines)
     assert "hold         alloc_1  failed  write-failed: full" in lines
 
@@ -432,7 +434,7 @@ def test_a_failed_hold_is_shown_with_its_message_and_nothing_steers_the_terminal
 )
 def test_an_answer_of_another_version_is_a_sentence(question: str, document: Any) -> None:
     with pytest.raises(Unavailable, match="restart the daemon"):
-        bcd_status._lines(document, question)
+        bcd_status._lines(document, question, STATUS)
 
 
 async def test_what_lies_where_the_socket_belongs_and_is_none_stays(site: Site) -> None:

@@ -97,7 +97,7 @@ def test_a_release_owes_its_report_then_goes_spec_env_and_stops_the_slice_last()
         StepName.FREE_RELEASE,
         StepName.STOP_SLICE,
     ]
-    assert node.world.state() == ({}, {}, {})
+    assert node.world.state() == ({}, {}, {}, {})
     assert releases(node) == [(alloc_id(1), True)]
 
 
@@ -208,7 +208,7 @@ def test_an_allocation_that_never_stood_owes_no_release() -> None:
     node.run(state(LIMITED))
     assert failure(node, 1) == FailureReason.DEVICE_NODE_MISSING
     node.run(state())
-    assert node.world.state() == ({}, {}, {})
+    assert node.world.state() == ({}, {}, {}, {})
     assert releases(node) == []
 
 

@@ -1,0 +1,87 @@
+"""Checks of the folders that holds lie in, and of the holds in them."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from bcd.durable import why
+from bcd.node.cdi import VENDOR, parse_file_name
+from bcd.node.host.doctor.finding import Answer, failed, ok, skipped
+from bcd.node.host.doctor.patient import Patient
+from bcd.node.host.files import read_own
+from bcd.node.host.standing import Standing, standing_holds
+
+_SUFFIXES = (".json", ".yaml")  # what readers of CDI load
+_MAX_FOREIGN_BYTES = 4 << 20
+
+
+def cdi_folder(patient: Patient) -> Answer:
+    """Runtimes of every user read it, and the daemon writes it."""
+    return _open_folder(patient.paths.cdi)
+
+
+def env_folder(patient: Patient) -> Answer:
+    """Workload managers read it, and the daemon writes it."""
+    return _open_folder(patient.paths.env)
+
+
+def _open_folder(path: Path) -> Answer:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return failed(f"{path}: {why(error)}", f"install -d -m 755 {path}")
+    if not stat.S_ISDIR(mode):
+        return failed(f"{path}: is no folder", f"mv {path} {path}.old; install -d -m 755 {path}")
+    if mode & 0o777 != 0o755:
+        return failed(f"{path}: mode {mode & 0o777:o}", f"chmod 755 {path}")
+    if os.geteuid() == 0 and not os.access(path, os.W_OK):
+        return failed(f"{path}: cannot be written", f"mount -o remount,rw {path}")
+    return ok(f"{path}, mode 755")
+
+
+def foreign(patient: Patient) -> Answer:
+    """A name that stands in two files resolves for nobody, or to the wrong one."""
+    paths = list(_foreign(patient))
+    if not paths:
+        return ok(f"no other file names {VENDOR} devices")
+    return failed(f"{paths[0]} names {VENDOR} devices", f"mv {paths[0]} {paths[0]}.off")
+
+
+def _foreign(patient: Patient) -> Iterator[Path]:
+    for folder in (patient.paths.cdi, patient.paths.cdi_dynamic):
+        own = folder == patient.paths.cdi
+        for path in _files(folder):
+            if path.suffix not in _SUFFIXES or (own and parse_file_name(path.name)):
+                continue
+            try:
+                content = read_own(path, _MAX_FOREIGN_BYTES) or b""
+            except FileNotFoundError:
+                continue
+            if f"{VENDOR}/".encode() in content:
+                yield path
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def holds(patient: Patient) -> Answer:
+    """Every spec can be read and has its env file and its slice."""
+    try:
+        found = standing_holds(patient.paths, patient.slices)
+    except OSError as error:
+        return skipped(f"{error.filename} cannot be read ({why(error)})")
+    # An empty slice that is left is stopped with the daemon's next pass.
+    broken = [hold for hold in found if hold.problems]
+    if not broken:
+        return ok(f"{len(found)} on disk, each with its parts")
+    first = broken[0]
+    more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+    fix = "systemctl restart bcd; then: bcd holds"
+    if first.state is Standing.LINGERS and first.slice:
+        fix = f"end what bcd holds shows in {first.slice}"
+    return failed(f"{first.allocation_id}: {first.problems[0]}{more}", fix)

@@ -1,0 +1,104 @@
+"""Checks of container runtimes: whether they read the specs of holds.
+
+podman 4.3.1 takes CDI up to 0.5.0 and no annotations, 5.4.2 up to 0.8.0 with them; containerd
+1.6.20 drops CDI devices without a word (all three measured). containerd 1.7 reads them when
+``enable_cdi`` is set, and 2.0 by default; Docker from 25.0 with a feature flag, from 28.2 by
+default (moby/moby pull request 49963).
+"""
+
+import json
+import re
+import tomllib
+from typing import Any
+
+from bcd.node.host.doctor.finding import Answer, failed, ok, warning
+from bcd.node.host.doctor.patient import Patient
+
+_VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?")
+_CONTAINERD = "etc/containerd/config.toml"
+_DOCKER = "etc/docker/daemon.json"
+_ABSENT = "not installed"
+
+
+def podman(patient: Patient) -> Answer:
+    """Reads /etc/cdi on every run."""
+    version = _version(patient, "podman")
+    if version is None:
+        return ok(_ABSENT)
+    if version < (4, 1, 0):
+        return failed(f"{_dotted(version)} reads no CDI", "install podman 4.1 or newer")
+    if version < (4, 4, 0) and patient.settings.cdi.annotations == "always":
+        return warning(
+            f"{_dotted(version)} refuses specs with annotations, which holds with limits have",
+            'set annotations = "never" in [cdi] of the settings; then: systemctl reload bcd',
+        )
+    return ok(f"{_dotted(version)} reads CDI")
+
+
+def containerd(patient: Patient) -> Answer:
+    """1.6 starts a container without its devices and says nothing."""
+    version = _version(patient, "containerd")
+    if version is None:
+        return ok(_ABSENT)
+    if version < (1, 7, 0):
+        return failed(
+            f"{_dotted(version)} drops CDI devices without a word",
+            "install containerd 1.7 or newer",
+        )
+    setting = _enable_cdi(patient.text(_CONTAINERD))
+    on = version >= (2, 0, 0) if setting is None else setting
+    if on:
+        return ok(f"{_dotted(version)} reads CDI")
+    return failed(
+        f"{_dotted(version)} has CDI off",
+        f"set enable_cdi = true in /{_CONTAINERD}; then: systemctl restart containerd",
+    )
+
+
+def docker(patient: Patient) -> Answer:
+    """Needs a feature flag for some versions."""
+    version = _version(patient, "dockerd") or _version(patient, "docker")
+    if version is None:
+        return ok(_ABSENT)
+    if version < (25, 0, 0):
+        return failed(f"{_dotted(version)} reads no CDI", "install Docker 25 or newer")
+    setting = _feature(patient.text(_DOCKER))
+    on = version >= (28, 2, 0) if setting is None else setting
+    if on:
+        return ok(f"{_dotted(version)} reads CDI")
+    return failed(
+        f"{_dotted(version)} has CDI off",
+        f'set "features": {{"cdi": true}} in /{_DOCKER}; then: systemctl restart docker',
+    )
+
+
+def _version(patient: Patient, program: str) -> tuple[int, int, int] | None:
+    """The version that a program prints; None where it is not installed."""
+    match = _VERSION.search(patient.run(program, "--version") or "")
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _enable_cdi(text: str) -> bool | None:
+    """``enable_cdi`` of whichever plugin has it; None where it is not set."""
+    try:
+        plugins = tomllib.loads(text).get("plugins", {})
+    except (ValueError, RecursionError):
+        return None
+    for plugin in plugins.values() if isinstance(plugins, dict) else ():
+        if isinstance(plugin, dict) and isinstance(plugin.get("enable_cdi"), bool):
+            return bool(plugin["enable_cdi"])
+    return None
+
+
+def _feature(text: str) -> bool | None:
+    try:
+        document: Any = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    features = document.get("features") if isinstance(document, dict) else None
+    value = features.get("cdi") if isinstance(features, dict) else None
+    return value if isinstance(value, bool) else None
