@@ -11,10 +11,12 @@ from bcd.model.device import Device
 from bcd.model.ids import NodeId
 from bcd.model.report import Bound, Failed, FailureReason, Released
 from bcd.node import watchdog
-from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.daemon import Daemon
 from bcd.node.host.machine import host_ports
+from bcd.node.opening import open_daemon
 from bcd.node.ports import Ports
 from bcd.node.settings import Paths
+from bcd.sim.mps import SimulatedMps
 from bcd.sim.slices import SimulatedSlices
 from bcd.wire.node.v1.inventory_pb2 import Inventory
 from tests.node.fake_gateway import FakeGateway
@@ -43,7 +45,12 @@ def opened(site: Site, host: Host) -> Daemon:
     """A daemon whose GPUs are the stub's."""
 
     def make(paths: Paths, node: NodeId) -> Ports:
-        return host_ports(paths, host.make(QUICK), SimulatedSlices(paths.root))
+        return host_ports(
+            paths,
+            gpus=host.make(QUICK),
+            slices=SimulatedSlices(paths.root),
+            mps=SimulatedMps(paths.root),
+        )
 
     return open_daemon(site.settings, make, serve_status=False)
 
