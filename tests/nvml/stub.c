@@ -164,8 +164,8 @@ static int enter(const char *call, void *handle, struct device *d) {
             if (r->code && (r->index < 0 || (handle && d->index == r->index))) code = r->code;
         }
         pthread_mutex_unlock(&lock);
-        if (!initialised && strcmp(call, "nvmlInitWithFlags") && strcmp(call, "nvmlSystemGetNVMLVersion"))
-            return 1;
+        int first = !strcmp(call, "nvmlInitWithFlags") || !strcmp(call, "nvmlSystemGetNVMLVersion");
+        if (!initialised && !first) return 1;
         if (!wait) return code;
         usleep(5000);
     }
@@ -178,11 +178,22 @@ static int enter(const char *call, void *handle, struct device *d) {
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, sub; char busid[32]; };
 struct memory { unsigned long long total, free, used; };
-struct field { unsigned id, scope; long long stamp, latency; unsigned type, rc; union { unsigned u; unsigned long long l; } value; };
+struct field {
+    unsigned id, scope;
+    long long stamp, latency;
+    unsigned type, rc;
+    union { unsigned u; unsigned long long l; } value;
+};
 struct process { unsigned pid; unsigned long long used; unsigned gi, ci; };
 struct event { void *device; unsigned long long type, data; unsigned gi, ci; };
 struct attributes { unsigned sm, ce, dec, enc, jpg, ofa, gi, ci; unsigned long long mb; };
-struct fabric { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state; unsigned health; };
+struct fabric {
+    unsigned version;
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+    unsigned health;
+};
 
 static int text(char *to, unsigned size, const char *from) {
     if (strlen(from) >= size) return 7;
@@ -208,8 +219,14 @@ const char *nvmlErrorString(int code) {
     default: return "Stub Error";
     }
 }
-int nvmlSystemGetDriverVersion(char *to, unsigned n) { CALL("nvmlSystemGetDriverVersion"); return text(to, n, now.driver); }
-int nvmlSystemGetNVMLVersion(char *to, unsigned n) { CALL("nvmlSystemGetNVMLVersion"); return text(to, n, now.nvml); }
+int nvmlSystemGetDriverVersion(char *to, unsigned n) {
+    CALL("nvmlSystemGetDriverVersion");
+    return text(to, n, now.driver);
+}
+int nvmlSystemGetNVMLVersion(char *to, unsigned n) {
+    CALL("nvmlSystemGetNVMLVersion");
+    return text(to, n, now.nvml);
+}
 int nvmlDeviceGetCount_v2(unsigned *to) { CALL("nvmlDeviceGetCount_v2"); *to = now.gpus; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **to) {
     struct device d;
@@ -219,7 +236,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **to) {
     *to = handles + index;
     return 0;
 }
-int nvmlDeviceGetUUID(void *h, char *to, unsigned n) { DEVICE("nvmlDeviceGetUUID"); return text(to, n, d.uuid); }
+int nvmlDeviceGetUUID(void *h, char *to, unsigned n) {
+    DEVICE("nvmlDeviceGetUUID");
+    return text(to, n, d.uuid);
+}
 int nvmlDeviceGetPciInfo_v3(void *h, struct pci *to) {
     struct device d;
     int code = enter("nvmlDeviceGetPciInfo_v3", h, &d);
@@ -228,10 +248,27 @@ int nvmlDeviceGetPciInfo_v3(void *h, struct pci *to) {
     strcpy(to->busid, d.bus);
     return 0;
 }
-int nvmlDeviceGetName(void *h, char *to, unsigned n) { DEVICE("nvmlDeviceGetName"); return text(to, n, d.name); }
-int nvmlDeviceGetMinorNumber(void *h, unsigned *to) { DEVICE("nvmlDeviceGetMinorNumber"); *to = d.minor; return 0; }
-int nvmlDeviceGetMemoryInfo(void *h, struct memory *to) { DEVICE("nvmlDeviceGetMemoryInfo"); to->total = d.mem; to->free = d.mem; to->used = 0; return 0; }
-int nvmlDeviceGetPersistenceMode(void *h, unsigned *to) { DEVICE("nvmlDeviceGetPersistenceMode"); *to = d.persistence; return 0; }
+int nvmlDeviceGetName(void *h, char *to, unsigned n) {
+    DEVICE("nvmlDeviceGetName");
+    return text(to, n, d.name);
+}
+int nvmlDeviceGetMinorNumber(void *h, unsigned *to) {
+    DEVICE("nvmlDeviceGetMinorNumber");
+    *to = d.minor;
+    return 0;
+}
+int nvmlDeviceGetMemoryInfo(void *h, struct memory *to) {
+    DEVICE("nvmlDeviceGetMemoryInfo");
+    to->total = d.mem;
+    to->free = d.mem;
+    to->used = 0;
+    return 0;
+}
+int nvmlDeviceGetPersistenceMode(void *h, unsigned *to) {
+    DEVICE("nvmlDeviceGetPersistenceMode");
+    *to = d.persistence;
+    return 0;
+}
 int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *to) {
     DEVICE("nvmlDeviceGetComputeRunningProcesses_v3");
     unsigned room = *n;
@@ -244,10 +281,19 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process
     }
     return *n > room ? 7 : 0;
 }
-int nvmlDeviceGetSupportedEventTypes(void *h, unsigned long long *to) { DEVICE("nvmlDeviceGetSupportedEventTypes"); *to = ~0ull; return 0; }
+int nvmlDeviceGetSupportedEventTypes(void *h, unsigned long long *to) {
+    DEVICE("nvmlDeviceGetSupportedEventTypes");
+    *to = ~0ull;
+    return 0;
+}
 int nvmlEventSetCreate(void **to) { CALL("nvmlEventSetCreate"); *to = &now; return 0; }
 int nvmlEventSetFree(void *set) { (void)set; return 0; }
-int nvmlDeviceRegisterEvents(void *h, unsigned long long mask, void *set) { (void)mask; (void)set; DEVICE("nvmlDeviceRegisterEvents"); return 0; }
+int nvmlDeviceRegisterEvents(void *h, unsigned long long mask, void *set) {
+    (void)mask;
+    (void)set;
+    DEVICE("nvmlDeviceRegisterEvents");
+    return 0;
+}
 int nvmlEventSetWait_v2(void *set, struct event *to, unsigned ms) {
     (void)set;
     char path[4096];
@@ -258,7 +304,7 @@ int nvmlEventSetWait_v2(void *set, struct event *to, unsigned ms) {
         if (file) {
             int index = 0;
             unsigned gi = ~0u, ci = ~0u;
-            int found = fscanf(file, "%d %lli %lli %u %u", &index, (long long *)&to->type, (long long *)&to->data, &gi, &ci);
+            int found = fscanf(file, "%d %llu %llu %u %u", &index, &to->type, &to->data, &gi, &ci);
             fclose(file);
             unlink(path);
             if (found >= 3) {
@@ -274,21 +320,48 @@ int nvmlEventSetWait_v2(void *set, struct event *to, unsigned ms) {
 }
 
 #ifndef OLD
-int nvmlSystemGetCudaDriverVersion_v2(int *to) { CALL("nvmlSystemGetCudaDriverVersion_v2"); *to = now.cuda; return 0; }
-int nvmlDeviceGetComputeMode(void *h, unsigned *to) { DEVICE("nvmlDeviceGetComputeMode"); *to = 0; return 0; }
-int nvmlDeviceGetMigMode(void *h, unsigned *current, unsigned *pending) { DEVICE("nvmlDeviceGetMigMode"); *current = *pending = d.mig; return 0; }
-int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *to) { DEVICE("nvmlDeviceGetMaxMigDeviceCount"); *to = 7; return 0; }
+int nvmlSystemGetCudaDriverVersion_v2(int *to) {
+    CALL("nvmlSystemGetCudaDriverVersion_v2");
+    *to = now.cuda;
+    return 0;
+}
+int nvmlDeviceGetComputeMode(void *h, unsigned *to) {
+    DEVICE("nvmlDeviceGetComputeMode");
+    *to = 0;
+    return 0;
+}
+int nvmlDeviceGetMigMode(void *h, unsigned *current, unsigned *pending) {
+    DEVICE("nvmlDeviceGetMigMode");
+    *current = *pending = d.mig;
+    return 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *to) {
+    DEVICE("nvmlDeviceGetMaxMigDeviceCount");
+    *to = 7;
+    return 0;
+}
 int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned place, void **to) {
     DEVICE("nvmlDeviceGetMigDeviceHandleByIndex");
     /* Every other place is a hole, as after instances were destroyed. */
     int wanted = (int)place / 2, at = 0;
     if (place % 2 == 0)
         for (int i = 0; i < now.migs; i++)
-            if (now.mig[i].parent == d.index && at++ == wanted) { *to = handles + MAX_GPUS + i; return 0; }
+            if (now.mig[i].parent == d.index && at++ == wanted) {
+                *to = handles + MAX_GPUS + i;
+                return 0;
+            }
     return 6;
 }
-int nvmlDeviceGetGpuInstanceId(void *h, unsigned *to) { DEVICE("nvmlDeviceGetGpuInstanceId"); *to = d.gi; return 0; }
-int nvmlDeviceGetComputeInstanceId(void *h, unsigned *to) { DEVICE("nvmlDeviceGetComputeInstanceId"); *to = d.ci; return 0; }
+int nvmlDeviceGetGpuInstanceId(void *h, unsigned *to) {
+    DEVICE("nvmlDeviceGetGpuInstanceId");
+    *to = d.gi;
+    return 0;
+}
+int nvmlDeviceGetComputeInstanceId(void *h, unsigned *to) {
+    DEVICE("nvmlDeviceGetComputeInstanceId");
+    *to = d.ci;
+    return 0;
+}
 int nvmlDeviceGetAttributes_v2(void *h, struct attributes *to) {
     DEVICE("nvmlDeviceGetAttributes_v2");
     memset(to, 0, sizeof *to);
@@ -297,8 +370,21 @@ int nvmlDeviceGetAttributes_v2(void *h, struct attributes *to) {
     to->mb = d.mem >> 20;
     return 0;
 }
-int nvmlDeviceGetRemappedRows(void *h, unsigned *a, unsigned *b, unsigned *pending, unsigned *failed) { DEVICE("nvmlDeviceGetRemappedRows"); *a = *b = 0; *pending = d.pending; *failed = d.failed; return 0; }
-int nvmlDeviceGetTotalEccErrors(void *h, unsigned type, unsigned counter, unsigned long long *to) { (void)type; (void)counter; DEVICE("nvmlDeviceGetTotalEccErrors"); *to = d.ecc; return 0; }
+int nvmlDeviceGetRemappedRows(void *h, unsigned *a, unsigned *b, unsigned *pending,
+        unsigned *failed) {
+    DEVICE("nvmlDeviceGetRemappedRows");
+    *a = *b = 0;
+    *pending = d.pending;
+    *failed = d.failed;
+    return 0;
+}
+int nvmlDeviceGetTotalEccErrors(void *h, unsigned type, unsigned counter, unsigned long long *to) {
+    (void)type;
+    (void)counter;
+    DEVICE("nvmlDeviceGetTotalEccErrors");
+    *to = d.ecc;
+    return 0;
+}
 static const char *link_at(struct device *d, unsigned link) {
     const char *at = d->links;
     while (link && *at) { at += strcspn(at, ","); if (*at) at++; link--; }
@@ -309,8 +395,8 @@ int nvmlDeviceGetFieldValues(void *h, int n, struct field *values) {
     for (int i = 0; i < n; i++) {
         values[i].rc = 0;
         if (values[i].id == 230) values[i].value.u = d.recovery;
-        else if (values[i].id == 91) for (values[i].value.u = 0; link_at(&d, values[i].value.u);) values[i].value.u++;
-        else values[i].rc = 3;
+        else if (values[i].id != 91) values[i].rc = 3;
+        else for (values[i].value.u = 0; link_at(&d, values[i].value.u);) values[i].value.u++;
     }
     return 0;
 }

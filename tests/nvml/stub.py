@@ -25,8 +25,18 @@ SWITCHED = "switch@00000000:FF:00.0"
 XID = 0x8
 DRIVER = "550.54.15"
 
-# Short, so that tests do not wait; a busy machine must still answer within the deadline.
-PERIODS = Periods(deadline=1.0, init=5.0, probe=30.0, first_backoff=0.05, max_backoff=0.2)
+# Nothing waits for these but a hang, and a busy machine must answer within the deadline.
+PERIODS = Periods(
+    deadline=5.0,
+    init=20.0,
+    probe=30.0,
+    first_backoff=0.05,
+    max_backoff=0.2,
+    ping=0.1,
+    gap=0.01,
+)
+# For hangs, which last until the deadline.
+QUICK = replace(PERIODS, deadline=0.6)
 
 
 def build(folder: Path, *, old: bool = False, state_file: Path | None = None) -> Path:

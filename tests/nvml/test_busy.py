@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import Mig, gpu
+from tests.nvml.stub import QUICK, Mig, gpu
 
 BOTH = (gpu(0).uuid, gpu(1).uuid)
 
@@ -74,14 +74,16 @@ def test_a_setting_turns_the_check_off(host: MakeHost) -> None:
 
 def test_a_hang_answers_not_busy_within_a_deadline(host: MakeHost) -> None:
     made = host(gpus=(gpu(0, procs=(1,)), gpu(1)))
-    with made.running() as running:
+    with made.running(QUICK) as running:
         made.set(rules=("hang nvmlDeviceGetComputeRunningProcesses_v3",))
         assert running.gpus.busy(BOTH) == frozenset()
         running.until(lambda: running.gpus.snapshot().unavailable is not None)
         began = time.monotonic()
         for _ in range(100):
             assert running.gpus.busy(BOTH) == frozenset()
-        assert time.monotonic() - began < 100 * 1.0  # a hundred deadlines: each came at once
+        assert (
+            time.monotonic() - began < 100 * QUICK.deadline
+        )  # a hundred deadlines: each came at once
 
 
 def test_before_the_first_answer_nothing_is_busy(host: MakeHost) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,9 @@ from bcd.sim.slices import SimulatedSlices
 from bcd.wire.node.v1.inventory_pb2 import Inventory
 from tests.node.fake_gateway import FakeGateway
 from tests.node.world import Site, alloc_id, assignment, eventually, running
-from tests.nvml.stub import PERIODS, Host, State
+from tests.nvml.stub import QUICK, Host, State
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-QUICK = replace(PERIODS, deadline=0.6)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,6 +1,7 @@
 """A driver that hangs, does not fit, is not there or crashes costs fresh inventory only."""
 
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -14,10 +15,11 @@ import pytest
 
 from bcd.model.device import HealthState
 from bcd.model.report import FailureReason
+from bcd.node.edits import DeviceEdits
 from bcd.node.host.nvml.process import MAX_ABANDONED
 from bcd.node.ports import GpuSnapshot
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import PERIODS, SWITCHED, Host, Running, State, gpu
+from tests.nvml.stub import PERIODS, QUICK, SWITCHED, Host, Running, State, gpu
 
 CALLS = [
     "nvmlDeviceGetCount_v2",
@@ -48,8 +50,7 @@ def eventually(predicate: Callable[[], bool], wait_s: float = 20.0) -> None:
 @pytest.mark.parametrize("call", CALLS)
 def test_a_hang_is_known_soon_keeps_what_was_seen_and_passes(host: MakeHost, call: str) -> None:
     made = host(gpus=(gpu(0, links=(SWITCHED,)), gpu(1, links=(SWITCHED,))))
-    quick = replace(PERIODS, deadline=0.6, probe=0.5)
-    with made.running(quick) as running:
+    with made.running(replace(QUICK, probe=0.5)) as running:
         before = running.gpus.snapshot()
         made.set(rules=(f"hang {call}",))
         running.until(lambda: hung(running.gpus.snapshot()))
@@ -67,7 +68,7 @@ def test_a_hang_is_known_soon_keeps_what_was_seen_and_passes(host: MakeHost, cal
 
 def test_the_message_names_the_call_that_hangs(host: MakeHost) -> None:
     made = host(rules=("hang nvmlDeviceGetHandleByIndex_v2",))
-    with made.running(replace(PERIODS, deadline=0.3)) as running:
+    with made.running(replace(QUICK, deadline=0.3)) as running:
         message = running.conditions()["NVMLUnresponsive"]
     assert "nvmlDeviceGetHandleByIndex of GPU 0 has not returned for 0.3 s" in message
 
@@ -103,10 +104,11 @@ def test_nothing_blocks_while_the_driver_hangs(host: MakeHost) -> None:
 def test_children_that_cannot_be_killed_are_few_and_never_waited_for(host: MakeHost) -> None:
     made = host()
     kept: list[subprocess.Popen[bytes]] = []
-    works = made.launch
-    stuck = replace(works, arguments=("/bin/sleep", "600"), kill=kept.append)
-    made.launch = stuck
-    gpus = made.make(replace(PERIODS, init=0.1))
+    healed = made.root / "healed"
+    starts = shlex.join(made.launch.arguments)
+    script = f"test -e {shlex.quote(str(healed))} || exec sleep 600; exec {starts}"
+    made.launch = replace(made.launch, arguments=("/bin/sh", "-c", script), kill=kept.append)
+    gpus = made.make(replace(PERIODS, init=1.0))
     running = Running(gpus)
     gpus.start(running.woken)
     try:
@@ -114,6 +116,9 @@ def test_children_that_cannot_be_killed_are_few_and_never_waited_for(host: MakeH
             lambda: any("cannot be ended" in c.message for c in gpus.snapshot().conditions)
         )
         assert len(kept) == MAX_ABANDONED
+        healed.touch()
+        kept.pop().kill()
+        running.until(lambda: gpus.snapshot().unavailable is None)
     finally:
         began = time.monotonic()
         gpus.close()
@@ -145,15 +150,15 @@ def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(host: MakeHost)
 
 def test_a_child_that_dies_once_is_replaced_and_nobody_hears_of_it(host: MakeHost) -> None:
     made = host()
-    with made.running(replace(PERIODS, deadline=1.0)) as running:
-        seen = []
+    with made.running() as running:
         [child] = children(os.getpid())
+        wakes = running.wakes
         child.kill()
         eventually(lambda: bool(children(os.getpid())) and children(os.getpid()) != [child])
         made.event(1, 79)
         running.until(lambda: running.health()[gpu(1).uuid] == "unhealthy Xid 79")
-        seen.append(running.gpus.snapshot().unavailable)
-        assert seen == [None]
+        assert running.gpus.snapshot().unavailable is None
+        assert running.wakes == wakes + 1
 
 
 def test_a_child_that_always_dies_is_said_so(host: MakeHost) -> None:
@@ -243,7 +248,7 @@ def test_a_library_that_is_replaced_gets_a_new_child(tmp_path: Path, library: Pa
 
 def test_no_descriptor_and_no_process_is_left_behind(host: MakeHost) -> None:
     made = host()
-    fresh = replace(PERIODS, deadline=0.2, first_backoff=0.01, max_backoff=0.01)
+    fresh = replace(QUICK, deadline=0.3)
     with made.running(fresh):
         pass
     eventually(lambda: not children(os.getpid()))
@@ -258,6 +263,40 @@ def test_no_descriptor_and_no_process_is_left_behind(host: MakeHost) -> None:
     eventually(lambda: not psutil.Process().children())
     assert len(os.listdir("/proc/self/fd")) == before
     assert threading.active_count() == threads
+
+
+def test_a_fault_of_the_driver_s_reader_is_not_the_end_of_looking(host: MakeHost) -> None:
+    made = host()
+    real = made.driver.common
+    broken = [True]
+
+    def common(driver_version: str) -> DeviceEdits:
+        if broken:
+            raise ZeroDivisionError
+        return real(driver_version)
+
+    made.driver.common = common  # type: ignore[method-assign]
+    gpus = made.make()
+    running = Running(gpus)
+    gpus.start(running.woken)
+    eventually(lambda: bool(children(os.getpid())))
+    assert gpus.snapshot().waiting
+    broken.clear()
+    running.until(lambda: len(gpus.snapshot().devices) == 2)
+    gpus.close()
+
+
+def test_a_storm_of_events_is_few_readings(host: MakeHost) -> None:
+    made = host()
+    with made.running(replace(PERIODS, gap=30.0)) as running:
+        for _ in range(20):
+            made.event(0, 79)
+            made.taken()
+        running.until(lambda: running.health()[gpu(0).uuid] == "unhealthy Xid 79")
+        made.set(gpus=(gpu(0),))
+        made.event(1, 48)
+        running.until(lambda: running.health()[gpu(1).uuid] == "unhealthy Xid 48")
+        assert len(running.gpus.snapshot().devices) == 2  # no reading yet
 
 
 def test_closing_twice_or_before_the_start_is_fine(host: MakeHost) -> None:

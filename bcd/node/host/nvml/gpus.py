@@ -5,6 +5,7 @@ only take the newest. While NVML cannot be used the last devices stay, of unknow
 """
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,12 +29,17 @@ from bcd.node.settings import NvmlSettings
 WAITING = "NVML has not answered yet"
 # NVML takes in a GPU that came back only when it is started anew; not too often, see ``process``.
 _STALE_READINGS = 5
+# A hang is known within one and a half deadlines, this part of one before it is even asked for.
+_PINGS = 0.4
 # nvml.h: nvmlEventTypeXidCriticalError.
 _XID = 0x8
 
 
 class Driver(Protocol):
-    """Where the driver's nodes and files lie; ``host.driver`` implements it."""
+    """Where the driver's nodes and files lie; ``host.driver`` implements it.
+
+    Called by the supervisor's thread and by those of the port, one at a time.
+    """
 
     def common(self, driver_version: str) -> DeviceEdits:
         """What every container needs, of this version only."""
@@ -86,10 +92,12 @@ class NvmlGpus:
             deadline=settings.deadline_seconds,
             init=settings.init_seconds,
             probe=settings.probe_seconds,
+            ping=_PINGS * settings.deadline_seconds,
         )
         self._supervisor = Supervisor(
             root, launch or Launch(), self._periods, settings.ignored_processes, self
         )
+        self._files = threading.Lock()
         self._wake: Callable[[], None] = lambda: None
         self._seen = _Seen(uuids={})
         self._outside: object = None
@@ -115,14 +123,15 @@ class NvmlGpus:
         snapshot = self._snapshot
         if snapshot.unavailable is not None:
             return snapshot.unavailable
-        for id_ in device_ids:
-            edits = snapshot.edits.get(id_.partition("::")[0])
-            if edits is None:
-                return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
-            failed = self._problem(edits, id_)
-            if failed is not None:
-                return failed
-        return self._driver.problem(snapshot.common)
+        with self._files:
+            for id_ in device_ids:
+                edits = snapshot.edits.get(id_.partition("::")[0])
+                if edits is None:
+                    return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
+                failed = self._problem(edits, id_)
+                if failed is not None:
+                    return failed
+            return self._driver.problem(snapshot.common)
 
     def fingerprint(self) -> object:
         """The number of the newest snapshot."""
@@ -182,12 +191,14 @@ class NvmlGpus:
 
     # The snapshot.
 
-    def _look_outside(self) -> object:
-        return pci_gpus(self._root), self._driver.fingerprint()
+    def _look_outside(self) -> tuple[tuple[PciGpu, ...], object]:
+        with self._files:
+            return pci_gpus(self._root), self._driver.fingerprint()
 
     def _publish(self) -> None:
-        self._outside = self._look_outside()
-        made = self._make(pci_gpus(self._root))
+        self._outside = outside = self._look_outside()
+        with self._files:
+            made = self._make(outside[0])
         if made == self._snapshot:
             return
         self._snapshot = made
@@ -211,7 +222,7 @@ class NvmlGpus:
                 conditions=(trouble.condition,),
             )
         versions = seen.versions
-        driver_version = versions.driver if versions is not None else ""
+        driver_version = (versions.driver if versions else "") or kernel_version(self._root)
         edits = dict(self._edits(seen.gpus))
         return GpuSnapshot(
             driver_version=driver_version,

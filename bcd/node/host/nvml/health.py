@@ -15,8 +15,9 @@ from bcd.node.host.nvml.messages import Event, GpuReading
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 FATAL_XIDS = frozenset({48, 62, 63, 64, 74, 79, 92, 95, 119, 120, 140})
 
-# nvml.h: event types, and the text of the recovery actions from 1.
+# nvml.h: event types, NVML_COMPUTEMODE_PROHIBITED, and the recovery actions from 1.
 _XID = 0x8
+_PROHIBITED = 2
 _TYPES: Mapping[int, tuple[HealthState, str]] = {
     0x2: (HealthState.UNHEALTHY, "uncorrected ECC error"),
     0x400: (HealthState.DEGRADED, "memory was retired"),
@@ -138,6 +139,8 @@ def standing(gpu: GpuReading) -> Health:
         return Health(HealthState.UNHEALTHY, f"the driver asks for {action}")
     if gpu.error:
         return Health(HealthState.UNHEALTHY, gpu.error)
+    if gpu.compute_mode == _PROHIBITED:
+        return Health(HealthState.DEGRADED, "computing is prohibited; run: nvidia-smi -c DEFAULT")
     if pending:
         return Health(HealthState.DEGRADED, "row remapping waits for a reset of the GPU")
     return HEALTHY

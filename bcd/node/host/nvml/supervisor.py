@@ -5,6 +5,7 @@ a child ends with a failure, which the ``Sink`` hears, or because the driver was
 """
 
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -17,23 +18,27 @@ from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.process import Abandoned, ChildProcess, Launch, Lost
 from bcd.node.host.nvml.stamp import driver_stamp
 
+log = logging.getLogger(__name__)
+
 A = TypeVar("A", messages.Ready, messages.Reading, messages.Pong, messages.Counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """Seconds: for one call, for the start of NVML, between readings, and between new children."""
+    """Seconds: for one call, for the start of NVML, between readings, and between new children.
+
+    Every ``ping`` NVML is asked whether it answers, so that a hang is known that much and a
+    deadline after it began. ``gap`` lies between two readings that events ask for, so that a storm
+    of them is one.
+    """
 
     deadline: float = 10.0
     init: float = 60.0
     probe: float = 60.0
     first_backoff: float = 1.0
     max_backoff: float = 30.0
-
-    @property
-    def ping(self) -> float:
-        """So often NVML is asked whether it answers, so that a hang is known in 1.4 deadlines."""
-        return min(0.4 * self.deadline, self.probe)
+    ping: float = 4.0
+    gap: float = 0.5
 
 
 class Sink(Protocol):
@@ -125,19 +130,25 @@ class Supervisor:
                 os.write(self._wake_write, b"w")
 
     def _run(self) -> None:
-        while True:
-            failure = self._life()
-            self._refuse_jobs()
-            if self._closing.is_set():
-                self._abandoned.settle(min(1.0, self._periods.deadline / 2))
-                return
-            if failure is None:
-                continue
-            self._crashes = self._crashes + 1 if failure.code == messages.ENDED else 0
-            # Ending once is an accident: nobody need hear of it.
-            if self._crashes != 1:
-                self._sink.failed(failure)
-            self._rest(failure.library)
+        while not self._closing.is_set():
+            try:
+                self._next_life()
+            except Exception as error:  # a fault of ours must not end the looking for good
+                log.error("looking at the GPUs failed; it begins anew", exc_info=error)
+                self._closing.wait(self._periods.max_backoff)
+        self._refuse_jobs()
+        self._abandoned.settle(min(1.0, self._periods.deadline / 2))
+
+    def _next_life(self) -> None:
+        failure = self._life()
+        self._refuse_jobs()
+        if failure is None or self._closing.is_set():
+            return
+        self._crashes = self._crashes + 1 if failure.code == messages.ENDED else 0
+        # Ending once is an accident: nobody need hear of it.
+        if self._crashes != 1:
+            self._sink.failed(failure)
+        self._rest(failure.library)
 
     def _life(self) -> messages.Failure | None:
         """One child from its start to its end; None when it was only outdated."""
@@ -164,14 +175,14 @@ class Supervisor:
         ready = self._answer(child, messages.Ready, self._periods.init)
         self._sink.ready(ready)
         stamp = driver_stamp(self._root, ready.library)
-        probe_at = ping_at = 0.0
+        probe_at = ping_at = again_at = 0.0
         outdated = False
         while not self._closing.is_set():
             self._serve_jobs(child)
             now = time.monotonic()
             if now >= probe_at and outdated:
                 return
-            if now >= probe_at or self._again:
+            if now >= probe_at or (self._again and now >= again_at):
                 self._again = False
                 reading = self._ask(child, messages.Read(ignored=self._ignored), messages.Reading)
                 outdated = self._sink.reading(reading)
@@ -179,6 +190,7 @@ class Supervisor:
                 if now >= probe_at:
                     probe_at = now + self._periods.probe
                 ping_at = time.monotonic() + self._periods.ping
+                again_at = time.monotonic() + self._periods.gap
                 if now - born >= self._periods.probe:
                     self._crashes, self._backoff = 0, self._periods.first_backoff
             elif now >= ping_at:
@@ -188,7 +200,7 @@ class Supervisor:
                 if driver_stamp(self._root, ready.library) != stamp:
                     return
             else:
-                self._listen(child, min(probe_at, ping_at))
+                self._listen(child, min(probe_at, ping_at, again_at if self._again else ping_at))
 
     def _listen(self, child: ChildProcess, until: float) -> None:
         """Until the time, an event, or a question of another thread."""
