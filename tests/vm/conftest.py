@@ -1,12 +1,12 @@
-"""One boot for all tests here: each reads what came of its own scenario."""
+"""One boot for all tests of a file: each reads what came of its own scenario."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.vm import payload
-from tests.vm.image import image
+from tests.vm import gpu_payload, payload
+from tests.vm.image import Image, image
 from tests.vm.machine import boot
 
 # An emulated host on a busy machine; it takes two minutes on an idle one.
@@ -23,16 +23,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What came of every scenario, by its name: ``problem`` is empty when it held."""
+    """What came of every scenario of slices."""
     folder = tmp_path_factory.mktemp("vm")
     payload.fill(folder / "payload")
-    ended = boot(
-        image(payload.suite()),
-        folder / "payload",
-        folder / "results",
-        timeout_s=_BOOT_S,
-        reboots=True,
-    )
+    return _outcomes(image(payload.suite()), folder)
+
+
+@pytest.fixture(scope="session")
+def journey(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What came of every scenario of the operator's host."""
+    folder = tmp_path_factory.mktemp("journey")
+    # Debian 12's podman reads no annotations.
+    gpu_payload.fill(folder / "payload", "never")
+    return _outcomes(image("bookworm", gpu_payload.PACKAGES), folder)
+
+
+def _outcomes(on: Image, folder: Path) -> Outcomes:
+    """Boot with the payload in ``folder``; by its name: ``problem`` is empty when it held."""
+    ended = boot(on, folder / "payload", folder / "results", timeout_s=_BOOT_S, reboots=True)
     print(ended.console)
     assert ended.code == 0, f"the host did not come to its end:\n{ended.console[-4000:]}"
     found: Outcomes = json.loads((folder / "results/outcomes.json").read_text())

@@ -39,9 +39,9 @@ def run(*command: str, check: bool = True) -> str:
     return done.stdout
 
 
-def wait_for(what: str, holds: Callable[[], bool]) -> None:
+def wait_for(what: str, holds: Callable[[], bool], wait_s: float = _WAIT_S) -> None:
     """Wait for something that no event tells of; fails after half a minute."""
-    deadline = time.monotonic() + _WAIT_S
+    deadline = time.monotonic() + wait_s
     while not holds():
         if time.monotonic() > deadline:
             raise AssertionError(f"waited in vain for {what}")
