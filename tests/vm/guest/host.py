@@ -15,6 +15,7 @@ from bcd.node.host.systemd.slices import SystemdSlices
 from bcd.node.ports import SliceState
 
 MIB = 1 << 20
+PYTHON = "/usr/bin/python3"  # the host's own, for workloads
 CDI = Path("/etc/cdi")
 _ALLOC = Path("/sys/fs/cgroup/bcd.slice/bcd-alloc.slice")
 _WAIT_S = 30.0
@@ -102,7 +103,7 @@ class Hold:
         """Run a Python program in the slice: its exit code, and what it printed."""
         done = subprocess.run(
             ["systemd-run", "-q", "--collect", "--wait", "--pipe", f"--slice={self.slice}",
-             sys.executable, "-I", "-S", "-c", program],
+             PYTHON, "-I", "-S", "-c", program],
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         return done.returncode, done.stdout.strip()

@@ -1,7 +1,6 @@
 """Slices with limits, on the kernel and the systemd that enforce them."""
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from bcd.model.report import FailureReason
 from bcd.node.cdi import file_name
 from tests.contracts import slice_cases
-from tests.vm.guest.host import CDI, MIB, Hold, made, run, wait_for
+from tests.vm.guest.host import CDI, MIB, PYTHON, Hold, made, run, wait_for
 
 Scenario = Callable[[Hold], None]
 
@@ -147,8 +146,9 @@ def stopping_never_ends_a_process(hold: Hold) -> None:
 def nothing_starts_in_a_slice_that_is_about_to_stop(hold: Hold) -> None:
     hold.ensure()
     (hold.folder / "cgroup.max.descendants").write_text("0")
-    code, _ = hold.execute("print('ran')")
-    assert code == 219  # EXIT_CGROUP of systemd.exec(5)
+    code, said = hold.execute("print('ran')")
+    assert code != 0
+    assert said == ""
     assert hold.state().surprise != ""
     hold.ensure()
     assert hold.execute("print('ran')") == (0, "ran")
@@ -225,7 +225,7 @@ def memory_in_use_is_never_taken_away(hold: Hold) -> None:
     hold.publish()
     hold.ensure(memory_bytes=256 * MIB)
     program = "import time; b = bytearray(120 << 20); print('up'); time.sleep(1000)"
-    hold.start(sys.executable, "-I", "-S", "-c", program)
+    hold.start(PYTHON, "-I", "-S", "-c", program)
     wait_for("its memory", lambda: int(hold.file("memory.current")) > 120 * MIB)
     failed = hold.slices.ensure(hold.id, made(memory_bytes=64 * MIB))
     assert failed is not None
@@ -248,10 +248,10 @@ def two_holds_keep_apart(hold: Hold) -> None:
 
 def a_hold_is_made_and_stopped_many_times(hold: Hold) -> None:
     began = time.monotonic()
-    for _ in range(5):
+    for _ in range(3):
         hold.ensure(cpus="0-1", mems="0", hugepages_1gi=1)
         assert hold.slices.stop(hold.id)
-    print(f"one round: {(time.monotonic() - began) / 5:.2f} s")
+    print(f"one round: {(time.monotonic() - began) / 3:.2f} s")
 
 
 def the_daemons_own_sandbox_lets_it_make_and_stop_slices(hold: Hold) -> None:

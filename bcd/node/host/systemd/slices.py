@@ -201,6 +201,8 @@ class SystemdSlices:
         """Files that do not say what they should, once they had the time to."""
 
         def wrong() -> str:
+            if not self._cgroups.exists(id_):
+                return "it has no control group"
             return self._cgroups.differences(wanted, self._cgroups.files(id_))
 
         return "" if self._settled(lambda: not wrong()) else wrong()

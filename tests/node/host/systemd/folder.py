@@ -36,13 +36,14 @@ class FolderSystemd:
     """Implements ``Units``: what it does not do is what a test takes away.
 
     ``deaf`` properties are accepted and not applied, as systemd does with ids that are unknown;
-    with ``clings`` a cpuset, once set, is never opened again. ``refuses`` is what it says
-    instead of complying.
+    with ``clings`` a cpuset, once set, is never opened again. ``absent`` slices have no
+    control group. ``refuses`` is what it says instead of complying.
     """
 
     root: Path
     deaf: set[str] = field(default_factory=set)
     clings: bool = False
+    absent: bool = False
     refuses: str = ""
     calls: list[str] = field(default_factory=list)
 
@@ -81,6 +82,8 @@ class FolderSystemd:
         self.calls.append(f"apply {name}")
         if self.refuses:
             return self.refuses
+        if self.absent:
+            return ""
         if not (self.parent / name).exists():
             self._make(name)
         for each in properties:

@@ -90,6 +90,15 @@ def test_a_systemd_that_refuses_is_asked_once_and_the_slice_stays(
     assert slices.read()[ID].limits == limits()
 
 
+def test_a_slice_that_is_active_without_a_control_group_fails(
+    systemd: FolderSystemd, slices: SystemdSlices
+) -> None:
+    systemd.absent = True
+    failed = slices.ensure(ID, limits(cpu_millis=0, memory_bytes=0))
+    assert failed is not None
+    assert "no control group" in failed.message
+
+
 def test_what_systemd_says_is_passed_on(systemd: FolderSystemd, slices: SystemdSlices) -> None:
     systemd.refuses = "systemd says: no"
     failed = slices.ensure(ID, limits())
