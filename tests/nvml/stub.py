@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import DeviceEdits, DeviceNode
-from bcd.node.host.nvml.gpus import NvmlGpus
+from bcd.node.host.nvml.gpus import Driver, NvmlGpus
 from bcd.node.host.nvml.process import Launch
 from bcd.node.host.nvml.supervisor import Periods
 from bcd.node.settings import NvmlSettings
@@ -180,16 +180,24 @@ class MemoryDriver:
 
 
 class Host:
-    """A host on the stub. ``gpus`` is open inside ``running``."""
+    """A host on the stub, with a driver in memory unless a real one's files are given."""
 
-    def __init__(self, root: Path, library: Path, state: State | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        library: Path,
+        state: State | None = None,
+        real_driver: Driver | None = None,
+    ) -> None:
         self.root = root
         self.driver = MemoryDriver()
+        self.real_driver = real_driver
         self.file = root / "nvml.state"
         self.launch = Launch(
             library_folder=str(library), variables=(("NVML_STUB_STATE", str(self.file)),)
         )
-        self.kernel_version(DRIVER)
+        if real_driver is None:
+            self.kernel_version(DRIVER)
         self.state = state or State()
         self.set(self.state)
 
@@ -236,7 +244,7 @@ class Host:
     def make(self, periods: Periods = PERIODS, **settings: object) -> NvmlGpus:
         """The port, not started."""
         made = NvmlSettings(**settings)  # type: ignore[arg-type]
-        return NvmlGpus(self.root, self.driver, made, self.launch, periods)
+        return NvmlGpus(self.root, self.real_driver or self.driver, made, self.launch, periods)
 
     @contextlib.contextmanager
     def running(self, periods: Periods = PERIODS, **settings: object) -> Iterator["Running"]:

@@ -16,10 +16,11 @@ import pytest
 from bcd.model.device import HealthState
 from bcd.model.report import FailureReason
 from bcd.node.edits import DeviceEdits
+from bcd.node.host.nvml.messages import Event
 from bcd.node.host.nvml.process import MAX_ABANDONED
 from bcd.node.ports import GpuSnapshot
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import PERIODS, QUICK, SWITCHED, Host, Running, State, gpu
+from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, gpu
 
 CALLS = [
     "nvmlDeviceGetCount_v2",
@@ -297,6 +298,25 @@ def test_a_storm_of_events_is_few_readings(host: MakeHost) -> None:
         made.event(1, 48)
         running.until(lambda: running.health()[gpu(1).uuid] == "unhealthy Xid 48")
         assert len(running.gpus.snapshot().devices) == 2  # no reading yet
+
+
+def test_a_gpu_that_is_missing_gets_nvml_started_anew_now_and_then(host: MakeHost) -> None:
+    made = host(gpus=(gpu(0), gpu(1, gone=True)))
+    with made.running(replace(PERIODS, probe=0.05)) as running:
+        [child] = children(os.getpid())
+        eventually(lambda: bool(children(os.getpid())) and child not in children(os.getpid()))
+        assert [d.id for d in running.gpus.snapshot().devices] == [gpu(0).uuid]
+        assert running.gpus.snapshot().unavailable is None
+
+
+def test_an_event_before_the_first_reading_does_not_empty_the_host(host: MakeHost) -> None:
+    gpus = host().make()
+    gpus.event(Event(uuid=gpu(0).uuid, kind=XID, data=79))
+    assert gpus.snapshot().waiting
+    failed = gpus.prepare((gpu(0).uuid,))
+    assert failed is not None
+    assert failed.reason == FailureReason.DRIVER_UNAVAILABLE
+    gpus.close()
 
 
 def test_closing_twice_or_before_the_start_is_fine(host: MakeHost) -> None:

@@ -61,7 +61,7 @@ class Sink(Protocol):
         ...
 
     def idle(self) -> None:
-        """Called every few seconds, whatever NVML does."""
+        """Called every few seconds while NVML answers."""
         ...
 
 
@@ -258,6 +258,5 @@ class Supervisor:
             left = until - time.monotonic()
             if left <= 0:
                 return
-            self._sink.idle()
             self._refuse_jobs()
             self._closing.wait(min(left, self._periods.ping, 1.0))
