@@ -188,15 +188,28 @@ def _peers(
     return tuple(other for other, state in states.items() if state == _P2P_OK)
 
 
+class _FabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_v2_t of nvml.h; some releases of pynvml have another layout."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_ubyte),
+        ("health_mask", ctypes.c_uint32),
+    )
+
+
 def _fabric(handle: Any) -> Fabric:
-    info = pynvml.c_nvmlGpuFabricInfoV_t()
+    info = _FabricInfo(version=ctypes.sizeof(_FabricInfo) | 2 << 24)
     pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
     return Fabric(
         state=int(info.state),
         status=int(info.status),
-        cluster=bytes(info.clusterUuid).hex(),
-        clique=int(info.cliqueId),
-        health_mask=int(info.healthMask),
+        cluster=bytes(info.cluster).hex(),
+        clique=int(info.clique),
+        health_mask=int(info.health_mask),
     )
 
 
