@@ -185,6 +185,18 @@ def test_a_child_that_talks_nonsense_is_ended(host: MakeHost, output: str) -> No
         assert "no message" in running.conditions()["NVMLFailed"]
 
 
+def test_a_flood_of_events_does_not_hide_a_hang(host: MakeHost) -> None:
+    made = host()
+    flood = (
+        "import os; from bcd.node.host.nvml.messages import Event, Ready, frame\n"
+        "os.write(1, frame(Ready(driver='1', nvml='1', cuda='', library='')))\n"
+        "while True: os.write(1, frame(Event(uuid='', kind=1, data=0)))"
+    )
+    made.launch = replace(made.launch, arguments=(sys.executable, "-c", flood))
+    with made.running(replace(QUICK, deadline=0.3)) as running:
+        assert "has not returned" in running.conditions()["NVMLUnresponsive"]
+
+
 @pytest.mark.parametrize(
     ("code", "condition", "words"),
     [
@@ -290,6 +302,7 @@ def test_a_fault_of_the_driver_s_reader_is_not_the_end_of_looking(host: MakeHost
 def test_a_storm_of_events_is_few_readings(host: MakeHost) -> None:
     made = host()
     with made.running(replace(PERIODS, gap=30.0)) as running:
+        wakes = running.wakes
         for _ in range(20):
             made.event(0, 79)
             made.taken()
@@ -298,6 +311,7 @@ def test_a_storm_of_events_is_few_readings(host: MakeHost) -> None:
         made.event(1, 48)
         running.until(lambda: running.health()[gpu(1).uuid] == "unhealthy Xid 48")
         assert len(running.gpus.snapshot().devices) == 2  # no reading yet
+        assert running.wakes == wakes + 2  # one for each kind of trouble
 
 
 def test_a_gpu_that_is_missing_gets_nvml_started_anew_now_and_then(host: MakeHost) -> None:

@@ -178,13 +178,15 @@ class NvmlGpus:
     def event(self, event: messages.Event) -> bool:
         """Health at once; every event is worth a reading, which tells the rest."""
         trouble = trouble_of(event, self._policy, time.monotonic())
-        if trouble is not None:
-            self._seen = replace(
-                self._seen, troubles=(*self._seen.troubles, trouble)[-_MAX_TROUBLES:]
-            )
-            if not self._snapshot.waiting:  # else it would say that there are no GPUs
-                self._publish()
-        return trouble is not None or event.kind != _XID
+        if trouble is None:
+            return event.kind != _XID
+        others = tuple(other for other in self._seen.troubles if not other.repeats(trouble))
+        again = len(others) < len(self._seen.troubles)
+        self._seen = replace(self._seen, troubles=(*others, trouble)[-_MAX_TROUBLES:])
+        # Before the first reading a snapshot would say that there are no GPUs.
+        if not again and not self._snapshot.waiting:
+            self._publish()
+        return True
 
     def failed(self, failure: messages.Failure) -> None:
         """Say so, and keep what was seen last."""
