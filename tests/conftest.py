@@ -25,8 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--engine", choices=("sqlite", "postgresql", "all"), default="sqlite")
     group.addoption("--rounds", choices=("ci", "bench"), default="ci")
     group.addoption("--podman", action="store_true", help="also run containers (needs podman)")
+    group.addoption("--slurm", action="store_true", help="also run Slurm (needs root and Slurm)")
+    group.addoption("--promtool", action="store_true", help="also judge alert rules (Prometheus)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
     group.addoption("--hardware", action="store_true", help="also check the GPUs of this host")
+    group.addoption("--vm", action="store_true", help="also emulate a host (needs qemu, root)")
+    group.addoption(
+        "--package", action="store_true", help="also build and install packages (root, Debian 12)"
+    )
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -42,8 +48,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "sqlite": "sqlite" in engines,
         "postgresql": "postgresql" in engines,
         "podman": bool(config.getoption("--podman")),
+        "slurm": bool(config.getoption("--slurm")),
+        "promtool": bool(config.getoption("--promtool")),
         "readme": bool(config.getoption("--readme")),
         "hardware": bool(config.getoption("--hardware")),
+        "vm": bool(config.getoption("--vm")),
+        "package": bool(config.getoption("--package")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True

@@ -18,7 +18,7 @@ from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
 from bcd.node.limits import enforced
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
-from bcd.node.ports import MpsState, OwnSpec, SliceState
+from bcd.node.ports import MpsState, OwnSpec
 from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
 from bcd.node.sharing import SharedGpus, misshapen, mps_edits, mps_gpu, mps_share
@@ -307,8 +307,10 @@ class _Planner:
         if hold.limits is None:
             if state is not None and state.empty and self._desired is not None:
                 self._add(steps.StopSlice(id_, "the hold has no limits"))
-        elif state != SliceState(enforced(hold.limits), state is None or state.empty):
-            self._add(steps.EnsureSlice(id_, hold.limits, _difference(state is not None)))
+        elif state is None or state.surprise or state.limits != enforced(hold.limits):
+            reason = state.surprise if state is not None else ""
+            reason = reason or _difference(state is not None)
+            self._add(steps.EnsureSlice(id_, hold.limits, reason))
 
     def _share(self, hold: Hold) -> None:
         share = mps_share(hold, self._observed.gpus.devices)

@@ -82,10 +82,11 @@ class MemoryEnv:
 
 @dataclass
 class MemorySlices:
-    """Slices by allocation; ``busy`` ones have processes."""
+    """Slices by allocation; ``busy`` ones have processes, ``odd`` ones a surprise."""
 
     slices: dict[AllocationId, Limits] = field(default_factory=dict)
     busy: set[AllocationId] = field(default_factory=set)
+    odd: set[AllocationId] = field(default_factory=set)
     unsupported: str = ""
     failure: Failed | None = None
 
@@ -93,12 +94,16 @@ class MemorySlices:
         return self.unsupported
 
     def read(self) -> Mapping[AllocationId, SliceState]:
-        return {id_: SliceState(v, id_ not in self.busy) for id_, v in self.slices.items()}
+        return {
+            id_: SliceState(v, id_ not in self.busy, "swap is open" if id_ in self.odd else "")
+            for id_, v in self.slices.items()
+        }
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
         if self.failure is not None:
             return self.failure
         self.slices[allocation_id] = enforced(limits)
+        self.odd.discard(allocation_id)
         return None
 
     def stop(self, allocation_id: AllocationId) -> bool:

@@ -39,10 +39,15 @@ PERIODS = Periods(
 QUICK = replace(PERIODS, deadline=0.6)
 
 
-def build(folder: Path, *, old: bool = False) -> Path:
-    """Compile the stub; the old one lacks what old drivers lack. Returns the library's folder."""
+def build(folder: Path, *, old: bool = False, state_file: Path | None = None) -> Path:
+    """Compile the stub; the old one lacks what old drivers lack. Returns the library's folder.
+
+    With ``state_file`` it answers from there in any process that is not told of another file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     options = ("-DOLD",) if old else ()
+    if state_file is not None:
+        options = (*options, f'-DSTATE_FILE="{state_file}"')
     subprocess.run(
         ["gcc", "-shared", "-fPIC", "-pthread", *options, "-o",
          str(folder / "libnvidia-ml.so.1"), str(SOURCE)],

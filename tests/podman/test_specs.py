@@ -13,7 +13,7 @@ import pytest
 from bcd.model.assignment import AssignedDevice, Assignment
 from bcd.model.device import Device, DeviceClass
 from bcd.node import cdi
-from bcd.node.edits import DeviceEdits
+from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.hold import hold_of
 from bcd.node.host.driver import DriverRoot
 from bcd.node.ports import GpuSnapshot
@@ -185,6 +185,29 @@ def test_the_hook_program_is_called_with_its_arguments_and_the_containers_state(
     states = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assert len(states) == 3
     assert all(state["bundle"] for state in states)
+
+
+@both("which")
+def test_the_lowest_version_of_all_is_read(
+    host: FakeDriver, which: str, request: pytest.FixtureRequest
+) -> None:
+    """What the driver of the host itself, under /, comes to: no path differs."""
+    podman: Podman = request.getfixturevalue(which)
+    edits = DeviceEdits(nodes=(DeviceNode("/dev/full", "/dev/full"),))
+    [file] = (
+        cdi.render(
+            hold_of(assignment(1, WHOLE[0])),
+            GpuSnapshot(edits={WHOLE[0].id: edits}),
+            node_id(),
+            annotate=True,
+        )
+        or ()
+    )
+    assert json.loads(file.content)["cdiVersion"] == "0.3.0"
+    specs = host.root / "specs"
+    specs.mkdir()
+    (specs / file.name).write_bytes(file.content)
+    assert podman.look(specs, names(WHOLE[0])).env["BCD_NODE_ID"] == node_id()
 
 
 def test_the_older_podman_takes_limits_without_the_annotation_only(

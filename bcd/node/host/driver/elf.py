@@ -16,6 +16,7 @@ _DT_NULL, _DT_STRTAB, _DT_SONAME = 0, 5, 14
 _MAX_PROGRAMS = 64
 _MAX_DYNAMIC = 64 * 1024
 _MAX_NAME = 256
+_TRIPLETS = {62: "x86_64-linux-gnu", 183: "aarch64-linux-gnu"}  # e_machine
 _NAME = re.compile(rb"[A-Za-z0-9_.+-]{1,255}\Z")
 
 
@@ -33,13 +34,16 @@ def soname(path: str) -> str:
         os.close(descriptor)
 
 
-def is_64_bit(path: str) -> bool:
-    """Whether a file begins as a 64-bit little-endian ELF file."""
+def triplet(path: str) -> str:
+    """The name of a 64-bit library's platform as Debian writes it; empty for any other file."""
     try:
         with open(path, "rb") as file:
-            return file.read(6) == b"\x7fELF\x02\x01"
+            head = file.read(20)
     except OSError:
-        return False
+        return ""
+    if len(head) < 20 or head[:6] != b"\x7fELF\x02\x01":
+        return ""
+    return _TRIPLETS.get(int.from_bytes(head[18:20], "little"), "")
 
 
 def _soname(descriptor: int) -> str:

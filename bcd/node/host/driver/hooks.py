@@ -1,8 +1,8 @@
 """The vendor's hook program for CDI, and what does its work where it is not installed.
 
 With it, links and the dynamic linker's cache are made inside the container. Without it, every
-library is mounted under each of its names too: the dynamic linker finds it wherever the
-distribution of the image keeps libraries where the host's does.
+library is mounted under each of its names too, and by its SONAME in the folders that dynamic
+linkers search by themselves, so that images of another distribution find it as well.
 """
 
 import mmap
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from bcd.node.edits import Hook, Mount
 from bcd.node.host.driver.elf import soname
-from bcd.node.host.driver.libraries import Libraries, default_folder
+from bcd.node.host.driver.libraries import Libraries, default_folder, searched_folders
 from bcd.node.host.driver.software import FILE_OPTIONS
 from bcd.node.host.driver.tree import Tree, stamp
 
@@ -91,11 +91,15 @@ def _names(tree: Tree, libraries: Libraries) -> Iterator[tuple[str, str]]:
     for link in libraries.links:
         yield link.path, link.library.file
     for library in libraries.found:
-        own = soname(tree.host(library.file))
-        for folder in dict.fromkeys((library.folder, default_folder(library.folder))):
+        file = tree.host(library.file)
+        folders = dict.fromkeys((library.folder, default_folder(library.folder)))
+        for folder in folders:
             yield f"{folder}/{library.name}", library.file
-            if own:
-                yield f"{folder}/{own}", library.file
+        own = soname(file)
+        if library.folder in libraries.folders:
+            folders |= dict.fromkeys(searched_folders(file))
+        for folder in folders if own else ():
+            yield f"{folder}/{own}", library.file
 
 
 def _commands(path: str) -> frozenset[str]:

@@ -9,18 +9,18 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from bcd.node.host.driver.elf import is_64_bit
+from bcd.node.host.driver.elf import triplet
 from bcd.node.host.driver.tree import Tree
 
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 _CURRENT = "/nvidia/current"  # where Debian keeps the chosen one of several drivers
 _FOLDERS = (
     "/usr/lib64",
-    *(f"/usr/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"/usr/lib/{triplet}{_CURRENT}" for triplet in _TRIPLETS),
+    *(f"/usr/lib/{name}" for name in _TRIPLETS),
+    *(f"/usr/lib/{name}{_CURRENT}" for name in _TRIPLETS),
     "/lib64",
-    *(f"/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"/lib/{triplet}{_CURRENT}" for triplet in _TRIPLETS),
+    *(f"/lib/{name}" for name in _TRIPLETS),
+    *(f"/lib/{name}{_CURRENT}" for name in _TRIPLETS),
 )
 _XORG = ("/usr/lib/xorg/modules", "/usr/lib64/xorg/modules")
 # Parts of the driver that carry versions of their own.
@@ -117,6 +117,15 @@ def default_folder(folder: str) -> str:
     return folder.removesuffix(_CURRENT)
 
 
+def searched_folders(file: str) -> tuple[str, ...]:
+    """Where dynamic linkers look for a library like this one without being told.
+
+    Debian's builds of the C library look into one of them, and everybody else's into the other.
+    """
+    platform = triplet(file)
+    return ("/usr/lib64", f"/usr/lib/{platform}") if platform else ()
+
+
 def _folders(tree: Tree, version: str) -> Iterator[tuple[str, dict[str, bool]]]:
     seen: set[str] = set()
     for candidate in (*_FOLDERS, *_cached_folders(tree)):
@@ -134,7 +143,7 @@ def _cached_folders(tree: Tree) -> list[str]:
     for match in _CACHED.finditer(tree.content("/etc/ld.so.cache", _MAX_CACHE_BYTES)):
         folder = match[1].decode(errors="replace")
         file = tree.file(f"{folder}/libcuda.so.1") or tree.file(f"{folder}/libnvidia-ml.so.1")
-        if folder.isprintable() and file is not None and is_64_bit(tree.host(file)):
+        if folder.isprintable() and file is not None and triplet(tree.host(file)):
             found.append(folder)
     return found
 

@@ -29,6 +29,8 @@ _PAIR = re.compile(r"([0-9]{1,5}):([0-9]{1,7})\Z")
 _VERSION = re.compile(r"Kernel Module(?: for \S{1,32})?\s+([0-9.]{1,32})\s")
 _MINOR_FILE = re.compile(r"^DeviceFileMinor:\s*([0-9]{1,6})\s*$", re.MULTILINE)
 _MAX_CAPABILITIES_BYTES = 1 << 20
+# Capabilities 1 and 2 change and watch the MIG layout of the whole host: never a tenant's.
+_MONITOR = 2
 
 
 def device_number(path: str) -> tuple[int, int] | None:
@@ -105,7 +107,7 @@ class DriverNodes:
             live = f"/proc/driver/nvidia/capabilities/gpu{minor}/mig/{part}/access"
             match = _MINOR_FILE.search(self._host.text(live))
             cap = int(match[1]) if match else listed.get(f"gpu{minor}/{part}/access")
-            if cap is None:
+            if cap is None or cap <= _MONITOR:
                 yield self._node(f"/dev/nvidia-caps/gpu{minor}-{part.replace('/', '-')}")
                 continue
             path = f"/dev/nvidia-caps/nvidia-cap{cap}"

@@ -18,6 +18,7 @@ _INSTALL = (
     "is not there; install the user-space part of the loaded driver, of the same version, or set"
     " cdi.driver_root"
 )
+_GONE = "is not there any more; the next look at the driver's files goes without it"
 _GPU = re.compile(r"/dev/nvidia([0-9]{1,4})\Z")
 _REMEDIES = (
     ("/dev/nvidia-uvm", "run: nvidia-modprobe -u -c 0"),
@@ -49,7 +50,8 @@ def file_problem(edits: DeviceEdits, version: str) -> Failed | None:
     """Which file or hook of the edits is not there, or is of another driver version."""
     for mount in edits.mounts:
         if not os.path.exists(mount.host_path):
-            return _file(mount.host_path, _INSTALL)
+            library = ".so." in os.path.basename(mount.host_path)
+            return _file(mount.host_path, _INSTALL if library else _GONE)
         if foreign_version(mount.host_path, version):
             text = f"is not of the loaded driver, {version or 'none'}; reload it, or reboot"
             return _file(mount.host_path, text)

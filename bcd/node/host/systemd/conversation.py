@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from bcd.model.cpuset import parse_cpulist
 
 _MODULE = "bcd.node.host.systemd.units"
 _INFINITY = (1 << 64) - 1  # how systemd spells "no limit" in an unsigned property
-DEADLINE_S = 30.0
+DEADLINE_S = 25.0
+# Holds come one after the other: a PID 1 that hangs costs a pass one deadline, not one per hold.
+_AVOID_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class SystemdUnits:
         self._address = f"unix:path={root / 'run/systemd/private'}"
         self._controls = tuple(root / f"{top}/systemd/system.control" for top in ("run", "etc"))
         self._deadline_s = deadline_s
+        self._avoid_until = 0.0
 
     def apply(self, name: str, properties: tuple[Property, ...]) -> str:
         """Start a slice that is not active and set its properties at run time.
@@ -95,6 +99,9 @@ class SystemdUnits:
 
     def _ask(self, request: dict[str, Any]) -> str:
         request["address"] = self._address
+        silent = f"systemd did not answer within {self._deadline_s:g} s; see systemctl status"
+        if time.monotonic() < self._avoid_until:
+            return silent
         try:
             done = subprocess.run(
                 [sys.executable, "-P", "-m", _MODULE],
@@ -106,7 +113,8 @@ class SystemdUnits:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"systemd did not answer within {self._deadline_s:g} s"
+            self._avoid_until = time.monotonic() + _AVOID_S
+            return silent
         except OSError as error:
             return f"the program that speaks to systemd cannot be started ({error})"
         if done.returncode != 0:

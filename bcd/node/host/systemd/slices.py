@@ -110,17 +110,18 @@ class SystemdSlices:
         refused = self._in_use(allocation_id, wanted, found)
         if refused is not None:
             return refused
-        failed = self._bring_up(allocation_id, wanted)
-        if failed is None:
-            return None
-        stopped = self._stop_failed(allocation_id)
-        if not stopped or found is None:
-            return failed
-        # What stood there could not be brought to these limits: some, such as an open cpuset,
-        # systemd does not take back. A new slice starts without them.
-        failed = self._bring_up(allocation_id, wanted)
+        failed = self._apply(allocation_id, wanted)
         if failed is not None:
-            self._stop_failed(allocation_id)
+            return failed  # at most a slice that the drop-in holds down; the next pass goes on
+        wrong = self._wrong(allocation_id, wanted)
+        if wrong and found is not None and self._stop_unheard(allocation_id):
+            # Some settings of a slice that stood before, such as a cpuset that was opened again,
+            # systemd does not take back. A new slice starts without them.
+            failed = self._apply(allocation_id, wanted)
+            wrong = self._wrong(allocation_id, wanted)
+        if wrong:
+            self._stop_unheard(allocation_id)
+            failed = _failed(f"{slice_name(allocation_id)} is active without its limits: {wrong}")
         return failed
 
     def stop(self, allocation_id: AllocationId) -> bool:
@@ -141,8 +142,10 @@ class SystemdSlices:
             if state is not None and not state.empty:
                 self._cgroups.allow_children(allocation_id)
                 return False
-        except FileNotFoundError:
-            pass  # somebody stopped it; its properties may still be there
+        except OSError:
+            if self._cgroups.exists(allocation_id):
+                raise
+            # Somebody else stopped it; its properties may still be there.
         if self._units.stop(name):
             return False
         return self._settled(lambda: self._gone(allocation_id))
@@ -151,8 +154,8 @@ class SystemdSlices:
         self._cgroups.remove(id_)
         return not self._cgroups.exists(id_)
 
-    def _stop_failed(self, id_: AllocationId) -> bool:
-        """Take away what could not be made right; what has processes stays."""
+    def _stop_unheard(self, id_: AllocationId) -> bool:
+        """Take away what is not right; what has processes stays, and so what cannot be stopped."""
         try:
             return self.stop(id_)
         except OSError:
@@ -177,7 +180,7 @@ class SystemdSlices:
             " are set once the workload gave memory back"
         )
 
-    def _bring_up(self, id_: AllocationId, wanted: Limits) -> Failed | None:
+    def _apply(self, id_: AllocationId, wanted: Limits) -> Failed | None:
         name = slice_name(id_)
         try:
             properties = properties_of(wanted)
@@ -190,13 +193,17 @@ class SystemdSlices:
             self._cgroups.limit_huge_pages(id_, wanted.hugepages_1gi)
             self._cgroups.allow_children(id_)
         except OSError as error:
-            return _failed(f"{name}: {error.filename or 'control file'}: {error.strerror}")
-        if self._settled(lambda: not self._differences(id_, wanted)):
-            return None
-        return _failed(f"{name} is active without its limits: {self._differences(id_, wanted)}")
+            if self._cgroups.exists(id_):
+                return _failed(f"{name}: {error.filename or 'control file'}: {error.strerror}")
+        return None
 
-    def _differences(self, id_: AllocationId, wanted: Limits) -> str:
-        return self._cgroups.differences(wanted, self._cgroups.files(id_))
+    def _wrong(self, id_: AllocationId, wanted: Limits) -> str:
+        """Files that do not say what they should, once they had the time to."""
+
+        def wrong() -> str:
+            return self._cgroups.differences(wanted, self._cgroups.files(id_))
+
+        return "" if self._settled(lambda: not wrong()) else wrong()
 
     def _settled(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + self._settle_s

@@ -22,7 +22,7 @@ _UNIT = b"org.freedesktop.systemd1.Unit"
 # PID 1 that re-executes itself drops its connections.
 _DROPPED = (-errno.ECONNRESET, -errno.ENOTCONN)
 _LOOK_S = 0.02
-_PATIENCE_S = 20.0
+_PATIENCE_S = 15.0
 _CLOSE = (-1, None)
 
 
@@ -138,7 +138,7 @@ def _answer(request: dict[str, Any]) -> str:
     except DBusBaseError as error:
         said = error.err_message
         text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        return f"systemd says: {text or os.strerror(-error.errno)}"
+        return f"systemd says: {text or os.strerror(-error.errno)} ({os.strerror(-error.errno)})"
     except _Stuck as error:
         return str(error)
     return ""

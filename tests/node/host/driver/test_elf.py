@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bcd.node.host.driver.elf import is_64_bit, soname
+from bcd.node.host.driver.elf import soname, triplet
 from tests.node.host.driver.fake import elf
 
 GOOD = elf("libcuda.so.1")
@@ -19,13 +19,20 @@ def test_the_c_library_of_this_process_names_itself() -> None:
     found = re.search(r"(/\S*/(libc\.so\.6))$", maps, re.MULTILINE)
     assert found is not None
     assert soname(found[1]) == found[2]
-    assert is_64_bit(found[1])
+    assert triplet(found[1])
 
 
 def test_a_made_library_names_itself(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(GOOD)
     assert soname(str(path)) == "libcuda.so.1"
+
+
+def test_a_platform_is_named_as_debian_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    for machine, name in ((62, "x86_64-linux-gnu"), (183, "aarch64-linux-gnu"), (3, "")):
+        path.write_bytes(GOOD[:18] + machine.to_bytes(2, "little") + GOOD[20:])
+        assert triplet(str(path)) == name
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a\nb", "", "x" * 300, "a b", "ä"])
@@ -42,6 +49,8 @@ def test_what_is_no_library_has_no_name(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("text")
     for name in ("folder", "pipe", "text", "link", "nothing", "nul\0"):
         assert soname(f"{tmp_path}/{name}") == ""
+    for name in ("folder", "text", "link", "nothing"):
+        assert triplet(f"{tmp_path}/{name}") == ""
 
 
 @settings(

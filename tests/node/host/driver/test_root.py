@@ -120,6 +120,17 @@ def test_without_it_each_library_is_mounted_under_every_name(host: FakeDriver) -
     assert len(seen) == len(common.mounts)
 
 
+def test_images_of_another_distribution_find_each_library_by_its_soname(
+    host: FakeDriver,
+) -> None:
+    seen = sources(host.open().common(VERSION), host.root)
+    assert seen["/usr/lib64/libcuda.so.1"] == f"{LIBRARIES}/libcuda.so.{VERSION}"
+    assert "/usr/lib64/libvdpau_nvidia.so.1" not in seen
+    host.hook()
+    seen = sources(host.open().common(VERSION), host.root)
+    assert not any(path.startswith("/usr/lib64/") for path in seen)
+
+
 def test_a_soname_stands_even_where_the_host_has_no_link(host: FakeDriver) -> None:
     (host.root / LIBRARIES[1:] / "libcuda.so.1").unlink()
     seen = sources(host.open().common(VERSION), host.root)
@@ -376,6 +387,18 @@ def test_an_instance_that_the_driver_does_not_know_is_never_taken_for_complete(
     assert "nvidia-smi" in failed.message
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_capabilities_over_the_whole_host_are_given_to_nobody(
+    host: FakeDriver, number: int
+) -> None:
+    host.mig(1, 1, 0, number, nodes=False)
+    driver = host.open()
+    edits = driver.mig(1, PCI, 1, 0)
+    given = {node.path.rpartition("nvidia-cap")[2] for node in edits.nodes if node.number}
+    assert given.isdisjoint({"0", "1", "2"})
+    assert driver.problem(edits) is not None
+
+
 def test_every_kind_of_missing_part_has_its_reason_and_remedy(host: FakeDriver) -> None:
     host.hook()
     driver = host.open()
@@ -405,6 +428,10 @@ def test_every_kind_of_missing_part_has_its_reason_and_remedy(host: FakeDriver) 
     assert reason == FailureReason.DRIVER_FILE_MISSING
     assert f"libnvidia-ml.so.{VERSION} is not there; install" in message
     host.library("libnvidia-ml")
+    (host.root / "usr/bin/nvidia-smi").unlink()
+    assert "nvidia-smi is not there any more" in said(common)[1]
+    assert driver.problem(driver.common(VERSION)) is None
+    host.put("/usr/bin/nvidia-smi")
     (host.root / HOOK[1:]).chmod(0o644)
     assert "cdi.hook" in said(common)[1]
 
@@ -467,6 +494,16 @@ def test_commands_that_the_hook_program_does_not_know_are_not_called(host: FakeD
     host.hook("a wrapper")
     commands = [hook.args[1] for hook in driver.common(VERSION).hooks]
     assert commands == ["create-symlinks", "update-ldcache", "update-application-profile"]
+
+
+def test_a_hook_program_that_was_written_over_is_looked_at_again(host: FakeDriver) -> None:
+    host.hook()
+    host.settle()
+    driver = host.open()
+    assert len(driver.common(VERSION).hooks) == 2
+    host.hook("enable-cuda-compat")
+    os.utime(host.root / HOOK[1:], ns=(10**18, 10**18 + 1))
+    assert len(driver.common(VERSION).hooks) == 3
 
 
 def test_ubuntus_real_linker_configuration_is_called(host: FakeDriver) -> None:

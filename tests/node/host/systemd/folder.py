@@ -1,7 +1,6 @@
 """A folder that plays ``/sys/fs/cgroup``, and a systemd that writes what it is told into it."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,22 +31,19 @@ _FILES = {
 }
 
 
-def nothing() -> None:
-    """Nobody interferes."""
-
-
 @dataclass
 class FolderSystemd:
     """Implements ``Units``: what it does not do is what a test takes away.
 
     ``deaf`` properties are accepted and not applied, as systemd does with ids that are unknown;
-    ``refuses`` is what it says instead of complying; ``before_stop`` runs when a stop has begun.
+    with ``clings`` a cpuset, once set, is never opened again. ``refuses`` is what it says
+    instead of complying.
     """
 
     root: Path
     deaf: set[str] = field(default_factory=set)
+    clings: bool = False
     refuses: str = ""
-    before_stop: Callable[[], None] = nothing
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -88,8 +84,8 @@ class FolderSystemd:
         if not (self.parent / name).exists():
             self._make(name)
         for each in properties:
-            if each.name not in self.deaf:
-                file, text = _written(each)
+            file, text = _written(each)
+            if each.name not in self.deaf and not (self.clings and text == ""):
                 (self.parent / name / file).write_text(text + "\n")
         return ""
 

@@ -70,6 +70,26 @@ def test_a_slice_with_processes_that_cannot_be_repaired_stays(
     assert not slices.read()[ID].empty
 
 
+def test_a_setting_that_systemd_does_not_take_back_costs_an_empty_slice_its_life(
+    systemd: FolderSystemd, slices: SystemdSlices
+) -> None:
+    systemd.clings = True
+    assert slices.ensure(ID, limits(cpus="3")) is None
+    assert slices.ensure(ID, limits()) is None
+    assert slices.read()[ID].limits == limits()
+    assert [call.split()[0] for call in systemd.calls] == ["apply", "apply", "stop", "apply"]
+
+
+def test_a_systemd_that_refuses_is_asked_once_and_the_slice_stays(
+    systemd: FolderSystemd, slices: SystemdSlices
+) -> None:
+    assert slices.ensure(ID, limits()) is None
+    systemd.refuses = "systemd did not answer"
+    assert slices.ensure(ID, limits(cpus="3")) is not None
+    assert len(systemd.calls) == 2
+    assert slices.read()[ID].limits == limits()
+
+
 def test_what_systemd_says_is_passed_on(systemd: FolderSystemd, slices: SystemdSlices) -> None:
     systemd.refuses = "systemd says: no"
     failed = slices.ensure(ID, limits())
