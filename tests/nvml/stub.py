@@ -49,7 +49,7 @@ def build(folder: Path, *, old: bool = False, state_file: Path | None = None) ->
     if state_file is not None:
         options = (*options, f'-DSTATE_FILE="{state_file}"')
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-pthread", *options, "-o",
+        ["gcc", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", *options, "-o",
          str(folder / "libnvidia-ml.so.1"), str(SOURCE)],
         check=True,
     )  # fmt: skip
@@ -199,7 +199,7 @@ class Host:
         self.real_driver = real_driver
         self.file = root / "nvml.state"
         self.launch = Launch(
-            library_folder=str(library), variables=(("NVML_STUB_STATE", str(self.file)),)
+            variables=(("LD_LIBRARY_PATH", str(library)), ("NVML_STUB_STATE", str(self.file)))
         )
         if real_driver is None:
             self.kernel_version(DRIVER)

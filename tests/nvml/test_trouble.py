@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -37,7 +38,15 @@ def hung(found: GpuSnapshot) -> bool:
 
 
 def children(pid: int) -> list[psutil.Process]:
-    return [c for c in psutil.Process(pid).children() if c.status() != psutil.STATUS_ZOMBIE]
+    """Those that run; one that ends meanwhile does not."""
+    return [child for child in psutil.Process(pid).children() if _runs(child)]
+
+
+def _runs(child: psutil.Process) -> bool:
+    try:
+        return bool(child.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def eventually(predicate: Callable[[], bool], wait_s: float = 20.0) -> None:
@@ -130,11 +139,13 @@ def test_children_that_cannot_be_killed_are_few_and_never_waited_for(host: MakeH
     assert waited < PERIODS.deadline
 
 
-def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(host: MakeHost) -> None:
+def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(
+    host: MakeHost, library: Path
+) -> None:
     made = host(rules=("hang nvmlDeviceGetUUID",))
     code = (
         "import sys, time; from pathlib import Path; from tests.nvml.stub import Host, State\n"
-        f"h = Host(Path({str(made.root)!r}), Path({made.launch.library_folder!r}),"
+        f"h = Host(Path({str(made.root)!r}), Path({str(library)!r}),"
         " State(rules=('hang nvmlDeviceGetUUID',)))\n"
         "h.make().start(lambda: None); print('up', flush=True); time.sleep(600)"
     )
@@ -146,7 +157,7 @@ def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(host: MakeHost)
     daemon.kill()
     daemon.wait()
     daemon.stdout.close()
-    eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not _runs(child))
 
 
 def test_a_child_that_dies_once_is_replaced_and_nobody_hears_of_it(host: MakeHost) -> None:
@@ -226,6 +237,22 @@ def test_a_host_without_the_library_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with Host(tmp_path, tmp_path / "empty", State()).running() as running:
         assert "libnvidia-ml.so.1" in running.conditions()["DriverLibraryMissing"]
+
+
+@pytest.mark.parametrize("target", ["libnvidia-ml.so.550", "/usr/lib64/libnvidia-ml.so.550"])
+def test_a_driver_below_a_root_of_its_own_is_loaded_from_there(
+    tmp_path: Path, library: Path, target: str
+) -> None:
+    folder = tmp_path / "run/nvidia/driver/usr/lib64"
+    folder.mkdir(parents=True)
+    shutil.copy(library / "libnvidia-ml.so.1", folder / "libnvidia-ml.so.550")
+    (folder / "libnvidia-ml.so.1").symlink_to(target)
+    made = Host(tmp_path, tmp_path / "empty", State())
+    with made.running() as running:
+        assert running.gpus.snapshot().devices == ()
+    made.launch = replace(made.launch, driver_root=str(tmp_path / "run/nvidia/driver"))
+    with made.running() as running:
+        assert len(running.gpus.snapshot().devices) == 2
 
 
 def test_an_upgrade_under_a_running_daemon_costs_no_device(host: MakeHost) -> None:
