@@ -284,6 +284,7 @@ def test_a_library_that_is_replaced_gets_a_new_child(tmp_path: Path, library: Pa
         fresh.write_bytes((library / "libnvidia-ml.so.1").read_bytes())
         fresh.rename(folder / "libnvidia-ml.so.1")
         eventually(lambda: bool(children(os.getpid())) and children(os.getpid()) != [child])
+        eventually(lambda: len(psutil.Process().children()) == 1)  # nor is a zombie left
 
 
 def test_no_descriptor_and_no_process_is_left_behind(host: MakeHost) -> None:

@@ -142,9 +142,13 @@ class Abandoned:
         self._children: list[ChildProcess] = []
 
     def __len__(self) -> int:
-        """How many have not ended."""
+        """How many have not ended; those that have are reaped."""
         self._children = [child for child in self._children if not child.gone()]
         return len(self._children)
+
+    def reap(self) -> None:
+        """Leave no zombies."""
+        len(self)
 
     def add(self, child: ChildProcess) -> None:
         """Kill one and keep it in mind until it is gone."""

@@ -196,6 +196,7 @@ class Supervisor:
             elif now >= ping_at:
                 self._ask(child, messages.Ping(), messages.Pong)
                 self._sink.idle()
+                self._abandoned.reap()
                 ping_at = time.monotonic() + self._periods.ping
                 if driver_stamp(self._root, ready.library) != stamp:
                     return
