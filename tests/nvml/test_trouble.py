@@ -83,6 +83,27 @@ def test_the_message_names_the_call_that_hangs(host: MakeHost) -> None:
     assert "nvmlDeviceGetHandleByIndex of GPU 0 has not returned for 0.3 s" in message
 
 
+def test_the_log_says_once_that_nvml_fails_and_that_it_is_back(
+    host: MakeHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = host(init=9)
+    starts = made.root / "starts"
+    child = shlex.join(made.launch.arguments)
+    script = f"echo >> {shlex.quote(str(starts))}; exec {child}"
+    made.launch = replace(made.launch, arguments=("/bin/sh", "-c", script))
+    with caplog.at_level("INFO", logger="bcd.node.host.nvml"), made.running() as running:
+        eventually(lambda: len(starts.read_text()) >= 3)
+        made.set(init=0)
+        running.until(lambda: running.gpus.snapshot().unavailable is None)
+        made.event(0, 79)
+        running.until(lambda: running.health()[gpu(0).uuid] == "unhealthy Xid 79")
+    assert [record.getMessage() for record in caplog.records] == [
+        "NVML cannot be used; holds stay, new ones fail",
+        "NVML can be used again",
+        "a GPU is in trouble",
+    ]
+
+
 def test_a_slow_start_of_many_gpus_is_no_hang(host: MakeHost) -> None:
     """Each call has the deadline to itself: all together take longer."""
     made = host(

@@ -5,6 +5,7 @@ only take the newest. While NVML cannot be used the last devices stay, of unknow
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,8 @@ from bcd.node.host.nvml.supervisor import Periods, Supervisor
 from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
 from bcd.node.ports import GpuSnapshot
 from bcd.node.settings import NvmlSettings
+
+log = logging.getLogger(__name__)
 
 WAITING = "NVML has not answered yet"
 # NVML takes in a GPU that came back only when it is started anew; not too often, see ``process``.
@@ -163,6 +166,8 @@ class NvmlGpus:
         before = {gpu.uuid: gpu for gpu in seen.gpus if gpu.uuid}
         after = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid}
         now = time.monotonic()
+        if seen.unavailable is not None:
+            log.info("NVML can be used again", extra={"gpus": len(after)})
         self._seen = replace(
             seen,
             gpus=reading.gpus,
@@ -183,14 +188,23 @@ class NvmlGpus:
         others = tuple(other for other in self._seen.troubles if not other.repeats(trouble))
         again = len(others) < len(self._seen.troubles)
         self._seen = replace(self._seen, troubles=(*others, trouble)[-_MAX_TROUBLES:])
-        # Before the first reading a snapshot would say that there are no GPUs.
-        if not again and not self._snapshot.waiting:
-            self._publish()
+        if not again:
+            log.warning(
+                "a GPU is in trouble",
+                extra={"gpu": event.uuid, "problem": trouble.health.reason},
+            )
+            if not self._snapshot.waiting:  # else it would say that there are no GPUs
+                self._publish()
         return True
 
     def failed(self, failure: messages.Failure) -> None:
         """Say so, and keep what was seen last."""
         found = unavailable(failure, kernel_version(self._root))
+        if found != self._seen.unavailable:
+            log.warning(
+                "NVML cannot be used; holds stay, new ones fail",
+                extra={"condition": found.condition.type, "problem": found.failed.message},
+            )
         self._seen = replace(self._seen, unavailable=found)
         self._publish()
 
