@@ -120,11 +120,14 @@ def check_child(subject: Subject) -> None:
 
 
 def _children() -> list[psutil.Process]:
-    return [
-        child
-        for child in psutil.Process(os.getpid()).children()
-        if child.status() != psutil.STATUS_ZOMBIE and "bcd.node.host.nvml.child" in child.cmdline()
-    ]
+    return [child for child in psutil.Process(os.getpid()).children() if _is_nvml(child)]
+
+
+def _is_nvml(child: psutil.Process) -> bool:
+    try:
+        return "bcd.node.host.nvml.child" in child.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 CHECKS = (

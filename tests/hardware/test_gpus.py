@@ -4,13 +4,11 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from bcd.model.report import Failed, FailureReason
-from bcd.node.edits import DeviceEdits, DeviceNode
+from bcd.node.host.driver import DriverRoot
 from bcd.node.host.nvml.gpus import NvmlGpus
 from bcd.node.settings import NvmlSettings
 from tests.hardware.checks import CHECKS, Subject, answering
@@ -26,33 +24,6 @@ for done in (cuda.cuInit(0), cuda.cuDeviceGet(ctypes.byref(device), 0),
 print("up", flush=True)
 sys.stdin.read()
 """
-
-
-@dataclass(frozen=True)
-class DeviceNodes:
-    """The nodes in /dev alone."""
-
-    def common(self, driver_version: str) -> DeviceEdits:
-        return _nodes("/dev/nvidiactl")
-
-    def gpu(self, minor: int, pci_address: str) -> DeviceEdits:
-        return _nodes(f"/dev/nvidia{minor}")
-
-    def mig(self, minor: int, pci_address: str, gi: int, ci: int, *, graphics: bool) -> DeviceEdits:
-        return _nodes(f"/dev/nvidia{minor}")
-
-    def problem(self, edits: DeviceEdits) -> Failed | None:
-        for node in edits.nodes:
-            if not Path(node.host_path).is_char_device():
-                return Failed(FailureReason.DEVICE_NODE_MISSING, f"{node.host_path} is no node")
-        return None
-
-    def fingerprint(self) -> object:
-        return None
-
-
-def _nodes(path: str) -> DeviceEdits:
-    return DeviceEdits(nodes=(DeviceNode(path, path),))
 
 
 @contextlib.contextmanager
@@ -75,7 +46,7 @@ def computing(device_id: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def subject() -> Iterator[Subject]:
     root = Path("/")
-    gpus = NvmlGpus(root, DeviceNodes(), NvmlSettings())
+    gpus = NvmlGpus(root, DriverRoot(root), NvmlSettings())
     with answering(gpus) as seconds:
         print(f"first answer of NVML: {seconds:.2f} s")
         yield Subject(gpus, root, computing)

@@ -187,6 +187,11 @@ struct field {
 struct process { unsigned pid; unsigned long long used; unsigned gi, ci; };
 struct event { void *device; unsigned long long type, data; unsigned gi, ci; };
 struct attributes { unsigned sm, ce, dec, enc, jpg, ofa, gi, ci; unsigned long long mb; };
+struct old_fabric {
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+};
 struct fabric {
     unsigned version;
     unsigned char cluster[16];
@@ -429,6 +434,15 @@ int nvmlDeviceGetP2PStatus(void *h, void *other, unsigned what, unsigned *to) {
     snprintf(find, sizeof find, ".%ld.", (long)((char *)other - handles));
     snprintf(in, sizeof in, ".%s", d.p2p);
     *to = !d.p2p[0] || !strcmp(d.p2p, "all") || strstr(in, find) ? 0 : 5;
+    return 0;
+}
+int nvmlDeviceGetGpuFabricInfo(void *h, struct old_fabric *to) {
+    DEVICE("nvmlDeviceGetGpuFabricInfo");
+    if (!d.fabric) return 3;
+    memset(to->cluster, 0, sizeof to->cluster);
+    to->status = d.fabric_status;
+    to->clique = d.clique;
+    to->state = d.fabric_state;
     return 0;
 }
 int nvmlDeviceGetGpuFabricInfoV(void *h, struct fabric *to) {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import DeviceEdits, DeviceNode
-from bcd.node.host.nvml.gpus import NvmlGpus
+from bcd.node.host.nvml.gpus import Driver, NvmlGpus
 from bcd.node.host.nvml.process import Launch
 from bcd.node.host.nvml.supervisor import Periods
 from bcd.node.settings import NvmlSettings
@@ -49,7 +49,7 @@ def build(folder: Path, *, old: bool = False, state_file: Path | None = None) ->
     if state_file is not None:
         options = (*options, f'-DSTATE_FILE="{state_file}"')
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-pthread", *options, "-o",
+        ["gcc", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", *options, "-o",
          str(folder / "libnvidia-ml.so.1"), str(SOURCE)],
         check=True,
     )  # fmt: skip
@@ -185,16 +185,24 @@ class MemoryDriver:
 
 
 class Host:
-    """A host on the stub. ``gpus`` is open inside ``running``."""
+    """A host on the stub, with a driver in memory unless a real one's files are given."""
 
-    def __init__(self, root: Path, library: Path, state: State | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        library: Path,
+        state: State | None = None,
+        real_driver: Driver | None = None,
+    ) -> None:
         self.root = root
         self.driver = MemoryDriver()
+        self.real_driver = real_driver
         self.file = root / "nvml.state"
         self.launch = Launch(
-            library_folder=str(library), variables=(("NVML_STUB_STATE", str(self.file)),)
+            variables=(("LD_LIBRARY_PATH", str(library)), ("NVML_STUB_STATE", str(self.file)))
         )
-        self.kernel_version(DRIVER)
+        if real_driver is None:
+            self.kernel_version(DRIVER)
         self.state = state or State()
         self.set(self.state)
 
@@ -241,7 +249,7 @@ class Host:
     def make(self, periods: Periods = PERIODS, **settings: object) -> NvmlGpus:
         """The port, not started."""
         made = NvmlSettings(**settings)  # type: ignore[arg-type]
-        return NvmlGpus(self.root, self.driver, made, self.launch, periods)
+        return NvmlGpus(self.root, self.real_driver or self.driver, made, self.launch, periods)
 
     @contextlib.contextmanager
     def running(self, periods: Periods = PERIODS, **settings: object) -> Iterator["Running"]:

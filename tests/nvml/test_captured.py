@@ -10,8 +10,8 @@ from tests.nvml.stub import Gpu, State
 from tests.placer.placement.machines import captured, shape
 
 
-def devices(host: MakeHost, state: State) -> tuple[Device, ...]:
-    made = host(gpus=state.gpus, driver=state.driver, cuda=state.cuda)
+def devices(host: MakeHost, state: State, *rules: str) -> tuple[Device, ...]:
+    made = host(gpus=state.gpus, driver=state.driver, cuda=state.cuda, rules=rules)
     with made.running() as running:
         return running.gpus.snapshot().devices
 
@@ -56,6 +56,11 @@ def test_all_of_an_hgx_h100_are_linked_by_its_fabric(host: MakeHost) -> None:
     assert found[0].id == "GPU-00000000-0000-0000-0000-000000000000"
     assert [d.pci_address for d in found[:2]] == ["0000:53:00.0", "0000:64:00.0"]
     assert {d.nvlink_domain for d in found} == {f"{'0' * 32}.0"}
+    assert linked_sets(found, 8) == [tuple(range(8))]
+
+
+def test_a_driver_of_535_tells_of_its_fabric_by_the_older_call(host: MakeHost) -> None:
+    found = devices(host, document(H100), "fail 13 nvmlDeviceGetGpuFabricInfoV")
     assert linked_sets(found, 8) == [tuple(range(8))]
 
 

@@ -1,6 +1,8 @@
 """A driver that hangs under a running daemon: the stream, the watchdog and the holds live on."""
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,8 +22,9 @@ from bcd.sim.mps import SimulatedMps
 from bcd.sim.slices import SimulatedSlices
 from bcd.wire.node.v1.inventory_pb2 import Inventory
 from tests.node.fake_gateway import FakeGateway
+from tests.node.host.driver.fake import standing
 from tests.node.world import Site, alloc_id, assignment, eventually, running
-from tests.nvml.stub import QUICK, Host, State
+from tests.nvml.stub import QUICK, Host, Mig, State, gpu
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -60,9 +63,9 @@ def known(daemon: Daemon) -> tuple[Device, ...]:
     return daemon.ports.gpus.snapshot().devices
 
 
-def has_devices(gateway: FakeGateway, site: Site) -> bool:
-    """Whether the gateway was told of both GPUs: the first inventory comes before NVML's answer."""
-    return len(gateway.inventories.get(site.node_id, Inventory()).devices) == 2
+def has_devices(gateway: FakeGateway, site: Site, count: int = 2) -> bool:
+    """Whether the gateway was told of them: the first inventory comes before NVML's answer."""
+    return len(gateway.inventories.get(site.node_id, Inventory()).devices) == count
 
 
 def health(inventory: Inventory) -> set[str]:
@@ -152,3 +155,61 @@ async def test_an_xid_reaches_the_gateway_without_waiting_for_a_look(
                     == ["", "Xid 79"]
                 )
             )
+
+
+def nodes(site: Site) -> list[str]:
+    """The device nodes of all specs' devices."""
+    return [
+        node["path"]
+        for name in site.specs()
+        for device in json.loads((site.cdi / name).read_text())["devices"]
+        for node in device["containerEdits"]["deviceNodes"]
+    ]
+
+
+def libraries(site: Site) -> set[str]:
+    """The versions of all libcuda files that specs mount."""
+    return set(re.findall(r"libcuda\.so\.([0-9.]{3,})", "".join(
+        (site.cdi / name).read_text() for name in site.specs()
+    )))  # fmt: skip
+
+
+async def test_an_instance_is_handed_over_with_the_driver_that_is_loaded(
+    site: Site, gateway: FakeGateway, library: Path
+) -> None:
+    """NVML's words and the driver's files meet; an upgrade under a hold gives it the new files."""
+    driver = standing(site.root)
+    driver.mig(1, 5, 0, 147)
+    state = State(
+        driver=driver.version,
+        gpus=(gpu(0), gpu(1, mig=True, migs=(Mig(uuid="MIG-a", gi=5),))),
+    )
+    host = Host(site.root, library, state, driver.open())
+    daemon = opened(site, host)
+    async with running(daemon):
+        await gateway.until(lambda: has_devices(gateway, site, 3))
+        whole, _, part = known(daemon)
+        gateway.want(
+            site.node_id, assignment(1, part), assignment(2, whole), generation=1
+        )  # fmt: skip
+        await gateway.until(lambda: len(gateway.said(Bound)) == 2)
+        assert sorted(nodes(site)) == [
+            "/dev/nvidia-caps/nvidia-cap147",
+            "/dev/nvidia-caps/nvidia-cap148",
+            "/dev/nvidia0",
+            "/dev/nvidia1",
+        ]
+        assert libraries(site) == {driver.version}
+        host.set(init=18)
+        driver.remove_libraries()
+        driver.version = "570.86.15"
+        driver.install()
+        host.set(init=18, nvml="12.570.86.15")
+        driver.kernel()
+        await eventually(lambda: "DriverLibraryMismatch" in {c.type for c in daemon.conditions})
+        assert len(site.specs()) == 2
+        host.set(init=0, driver="570.86.15")
+        await eventually(lambda: libraries(site) == {"570.86.15"})
+        assert len(nodes(site)) == 4
+        assert not gateway.said(Released)
+        assert not gateway.said(Failed)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,10 +17,11 @@ import pytest
 from bcd.model.device import HealthState
 from bcd.model.report import FailureReason
 from bcd.node.edits import DeviceEdits
+from bcd.node.host.nvml.messages import Event
 from bcd.node.host.nvml.process import MAX_ABANDONED
 from bcd.node.ports import GpuSnapshot
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import PERIODS, QUICK, SWITCHED, Host, Running, State, gpu
+from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, gpu
 
 CALLS = [
     "nvmlDeviceGetCount_v2",
@@ -36,7 +38,15 @@ def hung(found: GpuSnapshot) -> bool:
 
 
 def children(pid: int) -> list[psutil.Process]:
-    return [c for c in psutil.Process(pid).children() if c.status() != psutil.STATUS_ZOMBIE]
+    """Those that run; one that ends meanwhile does not."""
+    return [child for child in psutil.Process(pid).children() if _runs(child)]
+
+
+def _runs(child: psutil.Process) -> bool:
+    try:
+        return bool(child.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def eventually(predicate: Callable[[], bool], wait_s: float = 20.0) -> None:
@@ -71,6 +81,27 @@ def test_the_message_names_the_call_that_hangs(host: MakeHost) -> None:
     with made.running(replace(QUICK, deadline=0.3)) as running:
         message = running.conditions()["NVMLUnresponsive"]
     assert "nvmlDeviceGetHandleByIndex of GPU 0 has not returned for 0.3 s" in message
+
+
+def test_the_log_says_once_that_nvml_fails_and_that_it_is_back(
+    host: MakeHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = host(init=9)
+    starts = made.root / "starts"
+    child = shlex.join(made.launch.arguments)
+    script = f"echo >> {shlex.quote(str(starts))}; exec {child}"
+    made.launch = replace(made.launch, arguments=("/bin/sh", "-c", script))
+    with caplog.at_level("INFO", logger="bcd.node.host.nvml"), made.running() as running:
+        eventually(lambda: len(starts.read_text()) >= 3)
+        made.set(init=0)
+        running.until(lambda: running.gpus.snapshot().unavailable is None)
+        made.event(0, 79)
+        running.until(lambda: running.health()[gpu(0).uuid] == "unhealthy Xid 79")
+    assert [record.getMessage() for record in caplog.records] == [
+        "NVML cannot be used; holds stay, new ones fail",
+        "NVML can be used again",
+        "a GPU is in trouble",
+    ]
 
 
 def test_a_slow_start_of_many_gpus_is_no_hang(host: MakeHost) -> None:
@@ -129,11 +160,13 @@ def test_children_that_cannot_be_killed_are_few_and_never_waited_for(host: MakeH
     assert waited < PERIODS.deadline
 
 
-def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(host: MakeHost) -> None:
+def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(
+    host: MakeHost, library: Path
+) -> None:
     made = host(rules=("hang nvmlDeviceGetUUID",))
     code = (
         "import sys, time; from pathlib import Path; from tests.nvml.stub import Host, State\n"
-        f"h = Host(Path({str(made.root)!r}), Path({made.launch.library_folder!r}),"
+        f"h = Host(Path({str(made.root)!r}), Path({str(library)!r}),"
         " State(rules=('hang nvmlDeviceGetUUID',)))\n"
         "h.make().start(lambda: None); print('up', flush=True); time.sleep(600)"
     )
@@ -145,7 +178,7 @@ def test_the_child_ends_when_the_daemon_is_killed_even_in_a_call(host: MakeHost)
     daemon.kill()
     daemon.wait()
     daemon.stdout.close()
-    eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not _runs(child))
 
 
 def test_a_child_that_dies_once_is_replaced_and_nobody_hears_of_it(host: MakeHost) -> None:
@@ -184,6 +217,18 @@ def test_a_child_that_talks_nonsense_is_ended(host: MakeHost, output: str) -> No
         assert "no message" in running.conditions()["NVMLFailed"]
 
 
+def test_a_flood_of_events_does_not_hide_a_hang(host: MakeHost) -> None:
+    made = host()
+    flood = (
+        "import os; from bcd.node.host.nvml.messages import Event, Ready, frame\n"
+        "os.write(1, frame(Ready(driver='1', nvml='1', cuda='', library='')))\n"
+        "while True: os.write(1, frame(Event(uuid='', kind=1, data=0)))"
+    )
+    made.launch = replace(made.launch, arguments=(sys.executable, "-c", flood))
+    with made.running(replace(QUICK, deadline=0.3)) as running:
+        assert "has not returned" in running.conditions()["NVMLUnresponsive"]
+
+
 @pytest.mark.parametrize(
     ("code", "condition", "words"),
     [
@@ -215,6 +260,22 @@ def test_a_host_without_the_library_says_so(tmp_path: Path) -> None:
         assert "libnvidia-ml.so.1" in running.conditions()["DriverLibraryMissing"]
 
 
+@pytest.mark.parametrize("target", ["libnvidia-ml.so.550", "/usr/lib64/libnvidia-ml.so.550"])
+def test_a_driver_below_a_root_of_its_own_is_loaded_from_there(
+    tmp_path: Path, library: Path, target: str
+) -> None:
+    folder = tmp_path / "run/nvidia/driver/usr/lib64"
+    folder.mkdir(parents=True)
+    shutil.copy(library / "libnvidia-ml.so.1", folder / "libnvidia-ml.so.550")
+    (folder / "libnvidia-ml.so.1").symlink_to(target)
+    made = Host(tmp_path, tmp_path / "empty", State())
+    with made.running() as running:
+        assert running.gpus.snapshot().devices == ()
+    made.launch = replace(made.launch, driver_root=str(tmp_path / "run/nvidia/driver"))
+    with made.running() as running:
+        assert len(running.gpus.snapshot().devices) == 2
+
+
 def test_an_upgrade_under_a_running_daemon_costs_no_device(host: MakeHost) -> None:
     """First the library no longer fits, then the new module is loaded."""
     made = host()
@@ -244,6 +305,7 @@ def test_a_library_that_is_replaced_gets_a_new_child(tmp_path: Path, library: Pa
         fresh.write_bytes((library / "libnvidia-ml.so.1").read_bytes())
         fresh.rename(folder / "libnvidia-ml.so.1")
         eventually(lambda: bool(children(os.getpid())) and children(os.getpid()) != [child])
+        eventually(lambda: len(psutil.Process().children()) == 1)  # nor is a zombie left
 
 
 def test_no_descriptor_and_no_process_is_left_behind(host: MakeHost) -> None:
@@ -289,6 +351,7 @@ def test_a_fault_of_the_driver_s_reader_is_not_the_end_of_looking(host: MakeHost
 def test_a_storm_of_events_is_few_readings(host: MakeHost) -> None:
     made = host()
     with made.running(replace(PERIODS, gap=30.0)) as running:
+        wakes = running.wakes
         for _ in range(20):
             made.event(0, 79)
             made.taken()
@@ -297,6 +360,26 @@ def test_a_storm_of_events_is_few_readings(host: MakeHost) -> None:
         made.event(1, 48)
         running.until(lambda: running.health()[gpu(1).uuid] == "unhealthy Xid 48")
         assert len(running.gpus.snapshot().devices) == 2  # no reading yet
+        assert running.wakes == wakes + 2  # one for each kind of trouble
+
+
+def test_a_gpu_that_is_missing_gets_nvml_started_anew_now_and_then(host: MakeHost) -> None:
+    made = host(gpus=(gpu(0), gpu(1, gone=True)))
+    with made.running(replace(PERIODS, probe=0.05)) as running:
+        [child] = children(os.getpid())
+        eventually(lambda: bool(children(os.getpid())) and child not in children(os.getpid()))
+        assert [d.id for d in running.gpus.snapshot().devices] == [gpu(0).uuid]
+        assert running.gpus.snapshot().unavailable is None
+
+
+def test_an_event_before_the_first_reading_does_not_empty_the_host(host: MakeHost) -> None:
+    gpus = host().make()
+    gpus.event(Event(uuid=gpu(0).uuid, kind=XID, data=79))
+    assert gpus.snapshot().waiting
+    failed = gpus.prepare((gpu(0).uuid,))
+    assert failed is not None
+    assert failed.reason == FailureReason.DRIVER_UNAVAILABLE
+    gpus.close()
 
 
 def test_closing_twice_or_before_the_start_is_fine(host: MakeHost) -> None:

@@ -7,6 +7,6 @@ hangs, ends or is outdated; ``gpus`` implements the ``Gpus`` port and turns what
 snapshot with the pure ``devices``, ``topology``, ``health`` and ``conditions``. ``events`` is the
 child's thread that waits for Xids.
 
-``child``, ``calls``, ``reading``, ``events`` and ``messages`` run in the child and import nothing
-of the daemon, so that it stays small.
+``child``, ``library``, ``calls``, ``reading``, ``processes``, ``events`` and ``messages`` run in
+the child and import nothing of the daemon, so that it stays small.
 """

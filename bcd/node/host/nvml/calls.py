@@ -7,7 +7,6 @@ this call has: the answer is simply not known. That a GPU is lost or wants a res
 import ctypes
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
@@ -63,17 +62,3 @@ def pci_address(bus_id: str) -> str:
         return ""
     domain, bus, device, function = match.groups()
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower()
-
-
-_MAPS_BYTES = 8 << 20
-_LIBRARY = re.compile(r"(/\S*/libnvidia-ml\.so\S*)")
-
-
-def loaded_library() -> str:
-    """The file that this process has mapped as NVML, empty when it has none."""
-    try:
-        with Path("/proc/self/maps").open(errors="replace") as maps:
-            match = _LIBRARY.search(maps.read(_MAPS_BYTES))
-    except OSError:
-        return ""
-    return match[1] if match else ""

@@ -1,4 +1,6 @@
-"""The NVML child: ``python -m bcd.node.host.nvml.child``, requests on stdin, answers on stdout.
+"""The NVML child: ``python -m bcd.node.host.nvml.child [DRIVER_ROOT]``.
+
+Requests come on stdin, answers go to stdout; the library is that of the driver root, if given.
 
 NVML is started once and stays so. The main thread makes the calls and may hang in one; another
 reads stdin and ends the process when it closes, because then the daemon is gone, however it ended.
@@ -16,8 +18,9 @@ from typing import NoReturn
 import pynvml
 
 from bcd.node.host.nvml import messages
-from bcd.node.host.nvml.calls import Errors, explain, loaded_library
+from bcd.node.host.nvml.calls import Errors, explain
 from bcd.node.host.nvml.events import EventThread
+from bcd.node.host.nvml.library import load_below, loaded_library
 from bcd.node.host.nvml.reading import Reader
 
 _MAX_TEXT = 500
@@ -79,6 +82,8 @@ def _serve(requests: "queue.SimpleQueue[messages.Request]", out: _Out) -> NoRetu
         out.send(messages.Progress(call=call))
 
     begin("nvmlInit")
+    if sys.argv[1:]:
+        load_below(sys.argv[1])
     pynvml.nvmlInit()
     out.send(_ready())
     reader, events = Reader(begin), EventThread(out.send)

@@ -5,6 +5,7 @@ only take the newest. While NVML cannot be used the last devices stay, of unknow
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,9 +27,12 @@ from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
 from bcd.node.ports import GpuSnapshot
 from bcd.node.settings import NvmlSettings
 
+log = logging.getLogger(__name__)
+
 WAITING = "NVML has not answered yet"
 # NVML takes in a GPU that came back only when it is started anew; not too often, see ``process``.
 _STALE_READINGS = 5
+_MAX_TROUBLES = 64
 # A hang is known within one and a half deadlines, this part of one before it is even asked for.
 _PINGS = 0.4
 # nvml.h: nvmlEventTypeXidCriticalError.
@@ -64,10 +68,11 @@ class Driver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """All that is known; one snapshot follows from it, the bus and the driver's files."""
+    """All that is known; one snapshot follows from it and the driver's files."""
 
     versions: messages.Ready | None = None
     gpus: tuple[GpuReading, ...] = ()
+    pci: tuple[PciGpu, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     uuids: Mapping[str, str]
     unavailable: Unavailable | None = None
@@ -100,7 +105,7 @@ class NvmlGpus:
         self._files = threading.Lock()
         self._wake: Callable[[], None] = lambda: None
         self._seen = _Seen(uuids={})
-        self._outside: object = None
+        self._stamp: object = None
         self._readings = itertools.count(1)
         self._number = 0
         self._snapshot = GpuSnapshot(waiting=WAITING)
@@ -123,6 +128,8 @@ class NvmlGpus:
         snapshot = self._snapshot
         if snapshot.unavailable is not None:
             return snapshot.unavailable
+        if snapshot.waiting:
+            return Failed(FailureReason.DRIVER_UNAVAILABLE, snapshot.waiting)
         with self._files:
             for id_ in device_ids:
                 edits = snapshot.edits.get(id_.partition("::")[0])
@@ -159,9 +166,12 @@ class NvmlGpus:
         before = {gpu.uuid: gpu for gpu in seen.gpus if gpu.uuid}
         after = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid}
         now = time.monotonic()
+        if seen.unavailable is not None:
+            log.info("NVML can be used again", extra={"gpus": len(after)})
         self._seen = replace(
             seen,
             gpus=reading.gpus,
+            pci=pci_gpus(self._root),
             troubles=settle(seen.troubles, before, after, now, self._periods.probe),
             uuids={**seen.uuids, **{gpu.address: gpu.uuid for gpu in after.values()}},
             unavailable=None,
@@ -173,42 +183,54 @@ class NvmlGpus:
     def event(self, event: messages.Event) -> bool:
         """Health at once; every event is worth a reading, which tells the rest."""
         trouble = trouble_of(event, self._policy, time.monotonic())
-        if trouble is not None:
-            self._seen = replace(self._seen, troubles=(*self._seen.troubles, trouble)[-64:])
-            self._publish()
-        return trouble is not None or event.kind != _XID
+        if trouble is None:
+            return event.kind != _XID
+        others = tuple(other for other in self._seen.troubles if not other.repeats(trouble))
+        again = len(others) < len(self._seen.troubles)
+        self._seen = replace(self._seen, troubles=(*others, trouble)[-_MAX_TROUBLES:])
+        if not again:
+            log.warning(
+                "a GPU is in trouble",
+                extra={"gpu": event.uuid, "problem": trouble.health.reason},
+            )
+            if not self._snapshot.waiting:  # else it would say that there are no GPUs
+                self._publish()
+        return True
 
     def failed(self, failure: messages.Failure) -> None:
         """Say so, and keep what was seen last."""
         found = unavailable(failure, kernel_version(self._root))
+        if found != self._seen.unavailable:
+            log.warning(
+                "NVML cannot be used; holds stay, new ones fail",
+                extra={"condition": found.condition.type, "problem": found.failed.message},
+            )
         self._seen = replace(self._seen, unavailable=found)
         self._publish()
 
     def idle(self) -> None:
-        """Look whether the bus or the driver's files changed."""
-        if self._snapshot.waiting == "" and self._look_outside() != self._outside:
+        """Look whether the driver's files changed; the bus is looked at with each reading."""
+        with self._files:
+            changed = self._driver.fingerprint() != self._stamp
+        if changed and not self._snapshot.waiting:
             self._publish()
 
     # The snapshot.
 
-    def _look_outside(self) -> tuple[tuple[PciGpu, ...], object]:
-        with self._files:
-            return pci_gpus(self._root), self._driver.fingerprint()
-
     def _publish(self) -> None:
-        self._outside = outside = self._look_outside()
         with self._files:
-            made = self._make(outside[0])
+            self._stamp = self._driver.fingerprint()
+            made = self._make()
         if made == self._snapshot:
             return
         self._snapshot = made
         self._number += 1
         self._wake()
 
-    def _make(self, pci: tuple[PciGpu, ...]) -> GpuSnapshot:
+    def _make(self) -> GpuSnapshot:
         seen, old = self._seen, self._snapshot
         trouble = seen.unavailable
-        numa = {gpu.address: numa_with_cpus(self._root, gpu.numa_node) for gpu in pci}
+        numa = {gpu.address: numa_with_cpus(self._root, gpu.numa_node) for gpu in seen.pci}
         unknown = trouble.condition.type if trouble is not None else ""
         devices = devices_of(seen.gpus, numa, seen.troubles, unknown)
         if trouble is not None:
@@ -236,7 +258,7 @@ class NvmlGpus:
                 for id_, own in edits.items()
                 if (failed := self._problem(own, id_)) is not None
             },
-            conditions=tuple(gpu_conditions(seen.gpus, pci, seen.uuids)),
+            conditions=tuple(gpu_conditions(seen.gpus, seen.pci, seen.uuids)),
         )
 
     def _edits(self, gpus: Iterable[GpuReading]) -> Iterable[tuple[str, DeviceEdits]]:

@@ -6,7 +6,7 @@ judged anew with each. Health never ends a hold. Xids: https://docs.nvidia.com/d
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bcd.model.device import HEALTHY, Health, HealthState
 from bcd.node.host.nvml.messages import Event, GpuReading
@@ -72,6 +72,10 @@ class Trouble:
             and (self.gi is None or gi is None or self.gi == gi)
             and (self.ci is None or ci is None or self.ci == ci)
         )
+
+    def repeats(self, other: "Trouble") -> bool:
+        """Whether the same happened at another time."""
+        return replace(self, since=other.since) == other
 
 
 def trouble_of(event: Event, policy: Policy, now: float) -> Trouble | None:

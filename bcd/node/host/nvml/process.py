@@ -32,19 +32,21 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a child is started: its arguments, where its library lies (empty: where the loader
-    looks), and further variables. ``kill`` ends it."""
+    """How a child is started: its arguments, the folder of a driver that is not the host's own
+    (empty: the loader finds the library), and further variables. ``kill`` ends it."""
 
     arguments: tuple[str, ...] = (sys.executable, "-P", "-m", "bcd.node.host.nvml.child")
-    library_folder: str = ""
+    driver_root: str = ""
     variables: tuple[tuple[str, str], ...] = ()
     kill: Callable[["subprocess.Popen[bytes]"], None] = field(default=subprocess.Popen.kill)
+
+    def command(self) -> tuple[str, ...]:
+        """The program and its arguments."""
+        return (*self.arguments, self.driver_root) if self.driver_root else self.arguments
 
     def environment(self) -> dict[str, str]:
         """The child's variables; none of the daemon's secrets is among them."""
         kept = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        if self.library_folder:
-            kept["LD_LIBRARY_PATH"] = self.library_folder
         return kept | dict(self.variables)
 
 
@@ -55,7 +57,7 @@ class ChildProcess:
         """Start it; raises OSError when the host cannot."""
         self._launch = launch
         self._process = subprocess.Popen(
-            launch.arguments,
+            launch.command(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -140,9 +142,13 @@ class Abandoned:
         self._children: list[ChildProcess] = []
 
     def __len__(self) -> int:
-        """How many have not ended."""
+        """How many have not ended; those that have are reaped."""
         self._children = [child for child in self._children if not child.gone()]
         return len(self._children)
+
+    def reap(self) -> None:
+        """Leave no zombies."""
+        len(self)
 
     def add(self, child: ChildProcess) -> None:
         """Kill one and keep it in mind until it is gone."""

@@ -17,12 +17,14 @@ from bcd.node.host.nvml.messages import MAX_GPUS, Fabric, GpuReading, Link, MigR
 from bcd.node.host.nvml.processes import counted
 
 _MIB = 1 << 20
-# nvml.h: NVML_NVLINK_MAX_LINKS, fields 91 and 230, the capability and the answer of P2P by NVLink.
+# nvml.h: NVML_NVLINK_MAX_LINKS, fields 91 and 230, the capability and the answer of P2P by NVLink,
+# NVML_ERROR_FUNCTION_NOT_FOUND, and the kinds of ECC errors.
 _MAX_LINKS = 36
 _LINK_COUNT = 91
 _RECOVERY_ACTION = 230
 _P2P_NVLINK = 2
 _P2P_OK = 0
+_NO_FUNCTION = 13
 _UNCORRECTED = 1
 _VOLATILE = 0
 _GPU = 0
@@ -188,16 +190,46 @@ def _peers(
     return tuple(other for other, state in states.items() if state == _P2P_OK)
 
 
-def _fabric(handle: Any) -> Fabric:
-    info = pynvml.c_nvmlGpuFabricInfoV_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
-    return Fabric(
-        state=int(info.state),
-        status=int(info.status),
-        cluster=bytes(info.clusterUuid).hex(),
-        clique=int(info.cliqueId),
-        health_mask=int(info.healthMask),
+class _FabricInfo(ctypes.Structure):
+    """nvmlGpuFabricInfo_t of nvml.h, the only one that drivers before 550 have."""
+
+    _fields_ = (
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_ubyte),
     )
+
+
+class _FabricInfoV2(ctypes.Structure):
+    """nvmlGpuFabricInfo_v2_t of nvml.h; some releases of pynvml have another layout."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("cluster", ctypes.c_ubyte * 16),
+        ("status", ctypes.c_uint),
+        ("clique", ctypes.c_uint32),
+        ("state", ctypes.c_ubyte),
+        ("health_mask", ctypes.c_uint32),
+    )
+
+
+def _fabric(handle: Any) -> Fabric:
+    info = _FabricInfoV2(version=ctypes.sizeof(_FabricInfoV2) | 2 << 24)
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    except pynvml.NVMLError as error:
+        if error.value != _NO_FUNCTION:
+            raise
+        old = _FabricInfo()
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(old))
+        return _fabric_of(old, 0)
+    return _fabric_of(info, int(info.health_mask))
+
+
+def _fabric_of(info: Any, health_mask: int) -> Fabric:
+    cluster = bytes(info.cluster).hex()
+    return Fabric(int(info.state), int(info.status), cluster, int(info.clique), health_mask)
 
 
 def _field(handle: Any, ask: Callable[..., Any], field: int) -> int | None:

@@ -61,7 +61,7 @@ class Sink(Protocol):
         ...
 
     def idle(self) -> None:
-        """Called every few seconds, whatever NVML does."""
+        """Called every few seconds while NVML answers."""
         ...
 
 
@@ -196,6 +196,7 @@ class Supervisor:
             elif now >= ping_at:
                 self._ask(child, messages.Ping(), messages.Pong)
                 self._sink.idle()
+                self._abandoned.reap()
                 ping_at = time.monotonic() + self._periods.ping
                 if driver_stamp(self._root, ready.library) != stamp:
                     return
@@ -236,7 +237,9 @@ class Supervisor:
                 continue
             self._hear(answer)
             self._drain()
-            if answer is None and time.monotonic() >= began + allowed:
+            overdue = time.monotonic() - began - allowed
+            # What lies in the pipe is heard first, but a flood of events is no answer.
+            if overdue >= (0 if answer is None else allowed):
                 text = f"{call} has not returned for {allowed:g} s"
                 raise Lost(messages.Failure(code=messages.HANGS, text=text))
         raise Lost(messages.Failure(code=messages.ENDED, text="the daemon stops"))
@@ -258,6 +261,5 @@ class Supervisor:
             left = until - time.monotonic()
             if left <= 0:
                 return
-            self._sink.idle()
             self._refuse_jobs()
             self._closing.wait(min(left, self._periods.ping, 1.0))
