@@ -1,6 +1,5 @@
 """Checks of the daemon's own things: state folder, key, certificate, clock, room."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -40,6 +39,8 @@ def key(patient: Patient) -> Answer:
     path = patient.paths.state / CREDENTIALS
     try:
         mode = path.stat().st_mode & 0o777
+    except PermissionError:
+        return skipped(f"{path} may be looked at by root only; run it as root")
     except OSError:
         return skipped(_NOT_ENROLLED)
     return failed(f"{path}: mode {mode:o}", f"chmod 600 {path}") if mode & 0o077 else ok(str(path))
@@ -67,7 +68,7 @@ def _credentials(patient: Patient) -> Credentials | Answer:
     except FileNotFoundError:
         return failed(f"{path}: this host is not enrolled", _JOIN)
     except (BrokenFile, OSError) as error:
-        if not os.access(path, os.R_OK):
+        if isinstance(error.__cause__ or error, PermissionError):
             return skipped(f"{path} may be read by root only; run it as root")
         return failed(str(error), f"mv {path} {path}.old; {_JOIN}")
 
