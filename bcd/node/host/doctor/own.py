@@ -7,7 +7,7 @@ from bcd.durable import why
 from bcd.model.errors import BrokenFile
 from bcd.model.units import HOUR_MS, MINUTE_MS
 from bcd.node.host.doctor.finding import Answer, Level, failed, ok, skipped, warning
-from bcd.node.host.doctor.patient import Patient
+from bcd.node.host.doctor.patient import Patient, Told
 from bcd.signing.certificates import OFFLINE_GRACE_MS, WORKLOAD_ROLES, spiffe_id, validity_ms
 from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials
 
@@ -106,6 +106,8 @@ def clock(patient: Patient) -> Answer:
     written_ms = int((patient.paths.state / CREDENTIALS).stat().st_mtime * 1000)
     if patient.now_ms < written_ms - _SKEW_MS:
         return failed(f"{(written_ms - patient.now_ms) // MINUTE_MS} min behind its own files", fix)
+    if isinstance(patient.daemon, Told) and patient.daemon.connected:
+        return ok("agrees with the certificate, and with the gateway's, whose session stands")
     return ok("agrees with the certificate")
 
 
