@@ -26,8 +26,14 @@ _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _NODE = re.compile(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)\Z")
 _PCI = "sys/bus/pci/devices"
 _NO_DRIVER = "the driver is not loaded"
-# Conditions of a daemon whose NVML does not answer; a mismatch has a check of its own.
-_SILENT = ("NVMLUnresponsive", "DriverNotLoaded", "DriverLibraryMismatch")
+# Conditions of a daemon whose NVML does not answer.
+_SILENT = (
+    "NVMLUnresponsive",
+    "NVMLFailed",
+    "DriverNotLoaded",
+    "DriverLibraryMissing",
+    "DriverLibraryMismatch",
+)
 
 
 def kernel_version(patient: Patient) -> str:

@@ -24,6 +24,10 @@ MANAGERS = (
     "docker.service",
     "crio.service",
     "nomad.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-agent.service",
+    "podman-restart.service",
 )
 _NO_DROPIN = "a slice would run unlimited until the daemon gives it its limits"
 
