@@ -28,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--slurm", action="store_true", help="also run Slurm (needs root and Slurm)")
     group.addoption("--promtool", action="store_true", help="also judge alert rules (Prometheus)")
     group.addoption("--readme", action="store_true", help="also follow the README (needs PyPI)")
+    group.addoption("--hardware", action="store_true", help="also check the GPUs of this host")
+    group.addoption("--vm", action="store_true", help="also emulate a host (needs qemu, root)")
+    group.addoption(
+        "--package", action="store_true", help="also build and install packages (root, Debian 12)"
+    )
     group.addoption("--bench", action="store_true", help="also measure")
 
 
@@ -46,6 +51,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         "slurm": bool(config.getoption("--slurm")),
         "promtool": bool(config.getoption("--promtool")),
         "readme": bool(config.getoption("--readme")),
+        "hardware": bool(config.getoption("--hardware")),
+        "vm": bool(config.getoption("--vm")),
+        "package": bool(config.getoption("--package")),
         "bench": bool(config.getoption("--bench")),
     }
     return None if asked_for.get(collection_path.name, True) else True

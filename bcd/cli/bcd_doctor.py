@@ -1,5 +1,6 @@
 """``bcd doctor``: what is missing on this host, why it matters, and what mends it."""
 
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from bcd.model.errors import BadConfiguration, BcdError
 from bcd.model.printable import printable
 from bcd.node.host.doctor.examine import examine
 from bcd.node.host.doctor.finding import Finding, Level
-from bcd.node.host.doctor.patient import Nvml, Patient, Told, told
+from bcd.node.host.doctor.patient import Patient, Told, told
+from bcd.node.host.real import look_once
 from bcd.node.settings import Paths, Settings, paths_of
 from bcd.node.status import ask
 from bcd.sim.machine import profile_of
@@ -23,9 +25,9 @@ from bcd.sim.machine import profile_of
 _MAX_LINE = 4096
 
 
-def run(config: Path, *, as_json: bool, nvml: Nvml | None = None) -> int:
-    """Print what every check found; 1 when one failed. ``nvml`` is asked without a daemon only."""
-    findings = list(_findings(config, nvml))
+def run(config: Path, *, as_json: bool) -> int:
+    """Print what every check found; 1 when one failed."""
+    findings = list(_findings(config))
     bad = [finding for finding in findings if finding.level is Level.FAILED]
     if as_json:
         document = {"ok": not bad, "findings": msgspec.to_builtins(findings)}
@@ -39,7 +41,7 @@ def run(config: Path, *, as_json: bool, nvml: Nvml | None = None) -> int:
     return 1 if bad else 0
 
 
-def _findings(config: Path, nvml: Nvml | None) -> Iterator[Finding]:
+def _findings(config: Path) -> Iterator[Finding]:
     why = "every other check looks where the settings say"
     try:
         settings = load_settings(config, Settings)
@@ -61,7 +63,7 @@ def _findings(config: Path, nvml: Nvml | None) -> Iterator[Finding]:
             profile=profile_of(paths.root),
             slices=found_slices(paths.root),
             daemon=_daemon(paths),
-            nvml=nvml,
+            nvml=functools.partial(look_once, paths.root, settings),
         )
     )
 

@@ -8,9 +8,10 @@ import signal
 from pathlib import Path
 
 from bcd.cli.program import configure_logs, load_settings, read_again
-from bcd.model.errors import BadConfiguration
-from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.daemon import Daemon
 from bcd.node.execute import AfterStep, no_observer
+from bcd.node.host.machine import MakePorts
+from bcd.node.opening import open_daemon
 from bcd.node.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -24,26 +25,30 @@ def run(config: Path, profile: str | None, after_step: AfterStep = no_observer) 
     settings = load_settings(config, Settings)
     configure_logs(settings.log.level)
     os.umask(0o022)  # specs and env files are for everybody's container runtime
-    if profile is None:
-        raise BadConfiguration(
-            "this version has no driver for real GPUs yet; run it on simulated hardware"
-            " with --sim PROFILE, such as --sim dgx-h100"
-        )
     return asyncio.run(_run(settings, config, profile, after_step))
 
 
-async def _run(settings: Settings, config: Path, profile: str, after_step: AfterStep) -> int:
-    # Loaded only where hardware is simulated.
-    from bcd.sim.ports import simulated_ports
-
-    daemon = open_daemon(settings, simulated_ports(profile), after_step=after_step)
+async def _run(settings: Settings, config: Path, profile: str | None, after_step: AfterStep) -> int:
+    daemon = open_daemon(settings, _ports(settings, profile), after_step=after_step)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
     take_over = functools.partial(_take_over, daemon)
     loop.add_signal_handler(signal.SIGHUP, read_again(config, Settings, take_over))
-    log.info("daemon starts", extra={"node": daemon.identity.node_id, "profile": profile})
+    hardware = profile or "real"
+    log.info("daemon starts", extra={"node": daemon.identity.node_id, "hardware": hardware})
     return await daemon.run()
+
+
+def _ports(settings: Settings, profile: str | None) -> MakePorts:
+    # Each is loaded only where it is used.
+    if profile is None:
+        from bcd.node.host.real import real_ports
+
+        return real_ports(settings)
+    from bcd.sim.ports import simulated_ports
+
+    return simulated_ports(profile)
 
 
 def _take_over(daemon: Daemon, settings: Settings) -> None:

@@ -26,6 +26,21 @@ class Limits:
     mems: str = ""
 
 
+class SharingMode(StrEnum):
+    """How the slots of one GPU share it (spec 1.5)."""
+
+    TIME_SLICE = "time-slice"
+    MPS = "mps"
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Slots of one GPU: how they share it, and into how many it is divided."""
+
+    mode: SharingMode
+    replicas: int
+
+
 @dataclass(frozen=True, slots=True)
 class AssignedDevice:
     """A device of an assignment, by the id and class that its CDI name carries."""
@@ -43,7 +58,8 @@ class AssignedDevice:
 class Assignment:
     """One allocation's devices on a node, in booked order, until further notice.
 
-    ``until_ms`` is information for people; only the desired state ends a hold.
+    ``until_ms`` is information for people; only the desired state ends a hold. ``sharing`` is for
+    slots; without it they share by time-slice.
     """
 
     allocation_id: AllocationId
@@ -51,6 +67,7 @@ class Assignment:
     until_ms: int
     limits: Limits | None = None
     binding: Binding = Binding.HOLD
+    sharing: Sharing | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Device:
     ``id`` is the UUID that CDI names; ``gpu`` the physical GPU's UUID (its own for a whole GPU).
     ``numa_node`` is the host's, None when firmware does not say. GPUs that share a healthy
     NVSwitch fabric carry one non-empty ``nvlink_domain``; ``nvlink_peers`` are direct links.
+    ``in_use``: a process that belongs to no hold computes on it.
     """
 
     id: str
@@ -53,6 +54,7 @@ class Device:
     nvlink_domain: str = ""
     health: Health = HEALTHY
     mig_enabled: bool = False
+    in_use: bool = False
 
 
 def cdi_name(device_class: DeviceClass, device_id: str) -> str:

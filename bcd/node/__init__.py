@@ -9,8 +9,9 @@ assignment passes through:
 4. ``execute`` runs the plan's steps through the ports (``ports``); ``host`` touches the machine.
 5. ``reports`` signs changed outcomes into the ``outbox``; the session sends until acknowledged.
 
-``holds`` joins 2 to 5 into one pass; ``daemon`` is the loop that runs passes; ``link`` keeps a
-session alive; ``identity`` and ``enrolment`` keep the node's key young. Nothing on disk but the
-CDI specs is the hold (``hold``, ``cdi``); everything else is rebuilt from them. What another node
-id made (``others``) is left alone.
+``holds`` joins 2 to 5 into one pass; ``daemon`` is the loop that runs passes, ``opening`` makes
+one; ``link`` keeps a session alive; ``identity`` and ``enrolment`` keep the node's key young.
+Nothing on disk but the CDI specs is the hold (``hold``, ``cdi``); everything else is rebuilt from
+them. What another node id made (``others``) is left alone. ``readiness`` says what makes a new
+hold wait, ``sharing`` how slots share a GPU; ``answers`` and ``metrics`` are what people may ask.
 """

@@ -38,6 +38,7 @@ class Running(Protocol):
     counters: Counter[str]
     conditions: tuple[NodeCondition, ...]
     outcomes: Mapping[AllocationId, Outcome]
+    waiting: Mapping[AllocationId, str]
     last_pass: str
     pass_times: PassTimes
 
@@ -74,7 +75,10 @@ class Answers:
             "certificate": certificate_document(daemon.identity),
             "driver": {"driverVersion": host.driver_version, "cudaVersion": host.cuda_version},
             "desired": {"epoch": epoch, "generation": generation},
-            "holds": [hold_document(id_, o) for id_, o in sorted(daemon.outcomes.items())],
+            "holds": [
+                *(hold_document(id_, outcome) for id_, outcome in sorted(daemon.outcomes.items())),
+                *(waiting_document(id_, reason) for id_, reason in sorted(daemon.waiting.items())),
+            ],
             "conditions": [condition_document(condition) for condition in daemon.conditions],
             "reports": {"waiting": len(outbox), "nextNumber": outbox.next_number},
             "counters": dict(daemon.counters),
@@ -132,6 +136,11 @@ def hold_document(allocation_id: AllocationId, outcome: Outcome) -> dict[str, An
         case Released():
             detail = {"state": "released"}
     return {"allocationId": allocation_id} | detail
+
+
+def waiting_document(allocation_id: AllocationId, reason: str) -> dict[str, Any]:
+    """An allocation that cannot be made yet."""
+    return {"allocationId": allocation_id, "state": "waiting", "message": reason}
 
 
 def condition_document(condition: NodeCondition) -> dict[str, str]:

@@ -6,7 +6,7 @@ in one file only, or no reader resolves it. Pure; ``converge`` calls it.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -15,8 +15,8 @@ from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi_format import minimum_version, problem_of
-from bcd.node.edits import DeviceEdits, DeviceNode
-from bcd.node.hold import Hold, MalformedHold, read_hold, variables
+from bcd.node.edits import NO_EDITS, DeviceEdits, DeviceNode, Hook, Mount
+from bcd.node.hold import Hold, MalformedHold, physical_id, read_hold, variables
 from bcd.node.ports import ForeignSpec, GpuSnapshot
 
 VENDOR = "bcd.dev"
@@ -53,19 +53,25 @@ class SpecFile:
 
 
 def render(
-    hold: Hold, gpus: GpuSnapshot, node_id: str, *, annotate: bool
+    hold: Hold, gpus: GpuSnapshot, node_id: str, *, annotate: bool, mps: DeviceEdits = NO_EDITS
 ) -> tuple[SpecFile, ...] | None:
     """The hold's files in writing order, the first class's last; None when a device is not there.
 
     ``annotate`` puts ``bcd.dev/cgroup-parent`` beside the variable of a hold with limits, at the
-    price of CDI 0.6.0. Raises MalformedSpec when the result would break a rule of the format.
+    price of CDI 0.6.0. ``mps`` is what its slots need beside their GPU. Raises MalformedSpec when
+    the result would break a rule of the format.
     """
-    if any(device.id not in gpus.edits for device in hold.devices):
+    if any(_edits_of(device, gpus) is None for device in hold.devices):
         return None
     classes = list(dict.fromkeys(device.device_class for device in hold.devices))
     files = []
     for device_class in (*classes[1:], classes[0]):
-        document = _document(hold, gpus, node_id, device_class, annotate)
+        common = gpus.common
+        if device_class is DeviceClass.SLOT:
+            common = replace(
+                common, env=(*common.env, *mps.env), mounts=(*common.mounts, *mps.mounts)
+            )
+        document = _document(hold, replace(gpus, common=common), node_id, device_class, annotate)
         problem = problem_of(document)
         if problem is not None:
             raise MalformedSpec(problem)
@@ -75,22 +81,27 @@ def render(
     return tuple(files)
 
 
+def _edits_of(device: AssignedDevice, gpus: GpuSnapshot) -> DeviceEdits | None:
+    """A slot of a GPU needs what the GPU needs; the driver knows the GPU only."""
+    return gpus.edits.get(device.id) or gpus.edits.get(physical_id(device))
+
+
 def _document(
     hold: Hold, gpus: GpuSnapshot, node_id: str, device_class: DeviceClass, annotate: bool
 ) -> dict[str, Any]:
     own = variables(hold, node_id)
     # An image's NVIDIA_VISIBLE_DEVICES=all must not make a legacy hook add every GPU.
     env = ["NVIDIA_VISIBLE_DEVICES=void", *(f"{key}={value}" for key, value in own.items())]
-    document: dict[str, Any] = {"cdiVersion": "0.5.0", "kind": f"{VENDOR}/{device_class}"}
+    document: dict[str, Any] = {"cdiVersion": "", "kind": f"{VENDOR}/{device_class}"}
     if annotate and hold.cgroup_parent:
         document["annotations"] = {f"{VENDOR}/cgroup-parent": hold.cgroup_parent}
     document["devices"] = [
-        {"name": device.id, "containerEdits": _edits(gpus.edits[device.id])}
+        {"name": device.id, "containerEdits": _edits(edits)}
         for device in hold.devices
-        if device.device_class is device_class
+        if device.device_class is device_class and (edits := _edits_of(device, gpus)) is not None
     ]
     document["containerEdits"] = _edits(gpus.common, env)
-    document["cdiVersion"] = max("0.5.0", minimum_version(document))
+    document["cdiVersion"] = minimum_version(document)
     return document
 
 
@@ -101,16 +112,35 @@ def _edits(edits: DeviceEdits, env: Iterable[str] = ()) -> dict[str, Any]:
         found["env"] = variables_
     if edits.nodes:
         found["deviceNodes"] = [_node(node) for node in edits.nodes]
+    if edits.mounts:
+        found["mounts"] = [_mount(mount) for mount in edits.mounts]
+    if edits.hooks:
+        found["hooks"] = [_hook(hook) for hook in edits.hooks]
     return found
 
 
 def _node(node: DeviceNode) -> dict[str, Any]:
     # No type, major or minor: the runtime then looks at the live node, and a missing one is loud.
     entry: dict[str, Any] = {"path": node.path}
-    if node.host_path != node.path:
+    if node.number is not None:
+        # There is no node to look at, so that its place on the host says nothing either.
+        entry |= {"type": "c", "major": node.number[0], "minor": node.number[1]}
+    elif node.host_path != node.path:
         entry["hostPath"] = node.host_path
     entry["permissions"] = "rw"
     return entry
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.container_path,
+        "options": list(mount.options),
+    }
+
+
+def _hook(hook: Hook) -> dict[str, Any]:
+    return {"hookName": hook.name, "path": hook.path, "args": list(hook.args)}
 
 
 def read_spec(content: bytes | None, allocation_id: AllocationId) -> Hold:

@@ -83,14 +83,18 @@ def _record(value: Any, fields: Mapping[str, _Check], required: set[str], where:
     return None
 
 
-def _records(fields: Mapping[str, _Check], required: set[str]) -> _Check:
+def _each(check_one: _Check) -> _Check:
     def check(value: Any) -> str | None:
         if not isinstance(value, list) or not value:
             return "is not a list with entries"
-        problems = (_record(item, fields, required, f"[{i}]") for i, item in enumerate(value))
-        return next((problem for problem in problems if problem is not None), None)
+        problems = ((i, check_one(item)) for i, item in enumerate(value))
+        return next((f"[{i}]: {problem}" for i, problem in problems if problem is not None), None)
 
     return check
+
+
+def _records(fields: Mapping[str, _Check], required: set[str]) -> _Check:
+    return _each(lambda item: _record(item, fields, required, "entry"))
 
 
 def _matches(pattern: re.Pattern[str], rule: str) -> _Check:
@@ -136,6 +140,19 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) else "is not a text"
 
 
+def _number(value: Any) -> str | None:
+    # Linux has 12 bits for majors and 20 for minors (makedev(3)); true is no number.
+    return None if type(value) is int and 0 <= value < 1 << 20 else "is no device number"
+
+
+def _device_node(value: Any) -> str | None:
+    problem = _record(value, _NODE, {"path"}, "node")
+    numbered = {"type", "major", "minor"}
+    if problem is None and not numbered.isdisjoint(value) and not numbered <= set(value):
+        return "node: type, major and minor stand together or not at all"
+    return problem
+
+
 def _container_edits(value: Any) -> str | None:
     if value == {}:
         return "is empty"
@@ -146,6 +163,9 @@ _HOOK_NAME = re.compile("(?:" + "|".join(sorted(_HOOKS)) + r")\Z")
 _NODE: Mapping[str, _Check] = {
     "path": _path,
     "hostPath": _path,
+    "type": _matches(re.compile(r"c\Z"), "is not that of a character device"),
+    "major": _number,
+    "minor": _number,
     "permissions": _matches(_PERMISSIONS, "is not made of r, w and m"),
 }
 _MOUNT: Mapping[str, _Check] = {
@@ -162,7 +182,7 @@ _HOOK: Mapping[str, _Check] = {
 }
 _EDITS: Mapping[str, _Check] = {
     "env": _env,
-    "deviceNodes": _records(_NODE, {"path"}),
+    "deviceNodes": _each(_device_node),
     "mounts": _records(_MOUNT, {"hostPath", "containerPath"}),
     "hooks": _records(_HOOK, {"hookName", "path"}),
 }

@@ -15,10 +15,13 @@ from bcd.node import cdi, steps
 from bcd.node.condition import NodeCondition
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
+from bcd.node.limits import enforced
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
-from bcd.node.ports import OwnSpec
+from bcd.node.ports import MpsState, OwnSpec
+from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
+from bcd.node.sharing import SharedGpus, misshapen, mps_edits, mps_gpu, mps_share
 
 
 def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:
@@ -39,11 +42,14 @@ class _Planner:
         self._steps: list[steps.Step] = []
         self._outcomes: dict[AllocationId, Outcome] = {}
         self._waits: dict[AllocationId, frozenset[AllocationId]] = {}
-        self._conditions: list[NodeCondition] = []
+        self._waiting: dict[AllocationId, str] = {}
+        self._conditions: list[NodeCondition] = list(observed.gpus.conditions)
         self._files: dict[AllocationId, list[OwnSpec]] = {}
         for spec in observed.cdi.own:
             self._files.setdefault(spec.allocation_id, []).append(spec)
         self._on_disk = {id_: self._parse(files) for id_, files in self._files.items()}
+        self._shared = SharedGpus()
+        self._mps: set[str] = set()
         self._ledger = Ledger(
             Capacity(
                 devices={device.id: device for device in observed.gpus.devices},
@@ -62,10 +68,13 @@ class _Planner:
         else:
             self._release(self._desired)
             self._converge(self._wanted(self._desired))
+            self._stop_mps()
         return Plan(
             steps=tuple(self._steps),
             outcomes=self._outcomes,
             waits_for=self._waits,
+            waiting=self._waiting,
+            held=self._ledger.devices(),
             conditions=tuple(self._conditions),
             others=self._others,
         )
@@ -170,12 +179,15 @@ class _Planner:
             for hold in sorted(wanted, key=lambda hold: hold.allocation_id):
                 if self._stands(hold) is new:
                     continue
-                refused = self._judge(hold, new)
-                if refused is not None:
-                    self._refuse(hold.allocation_id, refused)
+                verdict = self._judge(hold, new)
+                if isinstance(verdict, Failed):
+                    self._refuse(hold.allocation_id, verdict)
                     continue
-                self._ledger.enter(hold)
-                accepted.append((hold, new))
+                self._enter(hold)  # one that waits keeps its place, too
+                if isinstance(verdict, Waits):
+                    self._hold_back(hold, verdict)
+                else:
+                    accepted.append((hold, new))
             if not new:
                 # After our own that stand: another node's hold never ends one of them.
                 self._enter_others()
@@ -189,13 +201,31 @@ class _Planner:
     def _enter_others(self) -> None:
         for other in self._others:
             if other.hold is not None:
-                self._ledger.enter(other.hold)
+                self._enter(other.hold)
 
-    def _judge(self, hold: Hold, new: bool) -> Failed | None:
+    def _enter(self, hold: Hold) -> None:
+        self._ledger.enter(hold)
+        self._shared.enter(hold)
+        self._mps.add(mps_gpu(hold))
+
+    def _judge(self, hold: Hold, new: bool) -> Failed | Waits | None:
         foreign = self._foreign(hold)
         if not new:
-            return self._ledger.conflict(hold)
-        return self._ledger.admit(hold) or foreign
+            return self._ledger.conflict(hold) or self._shared.conflict(hold)
+        return (
+            unavailable(hold, self._observed)
+            or misshapen(hold)
+            or self._ledger.admit(hold)
+            or self._shared.conflict(hold)
+            or foreign
+            or occupied(hold, self._observed)
+        )
+
+    def _hold_back(self, hold: Hold, waits: Waits) -> None:
+        self._waiting[hold.allocation_id] = waits.reason
+        self._say(
+            "HoldWaits", str(hold.allocation_id), f"it is made when it can be: {waits.reason}"
+        )
 
     def _foreign(self, hold: Hold) -> Failed | None:
         for spec in self._observed.cdi.foreign:
@@ -242,7 +272,11 @@ class _Planner:
         id_ = hold.allocation_id
         try:
             files = cdi.render(
-                hold, self._observed.gpus, self._place.node_id, annotate=self._place.annotate
+                hold,
+                self._observed.gpus,
+                self._place.node_id,
+                annotate=self._place.annotate,
+                mps=mps_edits(hold, self._place.run_folder),
             )
             env = env_file(hold, self._place.node_id)
         except (cdi.MalformedSpec, MalformedHold) as error:
@@ -259,6 +293,7 @@ class _Planner:
             cgroup_parent=hold.cgroup_parent,
         )
         self._slice(hold)
+        self._share(hold)
         if self._observed.env.get(id_) != env:
             self._add(steps.WriteEnv(id_, env, _difference(id_ in self._observed.env)))
         if new:
@@ -272,13 +307,36 @@ class _Planner:
         if hold.limits is None:
             if state is not None and state.empty and self._desired is not None:
                 self._add(steps.StopSlice(id_, "the hold has no limits"))
-        elif state is None or state.limits != hold.limits:
-            self._add(steps.EnsureSlice(id_, hold.limits, _difference(state is not None)))
+        elif state is None or state.surprise or state.limits != enforced(hold.limits):
+            reason = state.surprise if state is not None else ""
+            reason = reason or _difference(state is not None)
+            self._add(steps.EnsureSlice(id_, hold.limits, reason))
+
+    def _share(self, hold: Hold) -> None:
+        share = mps_share(hold, self._observed.gpus.devices)
+        if share is None:
+            return
+        gpu = mps_gpu(hold)
+        state = self._observed.mps.get(gpu)
+        if state != MpsState(share, ready=True):
+            reason = _difference(state is not None)
+            self._add(steps.EnsureMps(hold.allocation_id, gpu, share, reason))
+
+    def _stop_mps(self) -> None:
+        for gpu in sorted(self._observed.mps.keys() - self._mps):
+            self._add(steps.StopMps(gpu, "no hold shares this GPU by MPS"))
 
     def _specs(self, hold: Hold, files: tuple[cdi.SpecFile, ...] | None, new: bool) -> None:
         id_ = hold.allocation_id
+        gpus = self._observed.gpus
         if files is None:
-            self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
+            if not gpus.waiting and gpus.unavailable is None:
+                self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
+            return
+        trouble = next((gpus.problems[d.id] for d in hold.devices if d.id in gpus.problems), None)
+        if trouble is not None and not new:
+            # What is there may still serve what runs; a spec with holes in it would serve nobody.
+            self._say("DeviceNotReady", str(id_), f"{trouble.message}; the hold and its spec stay")
             return
         there = {} if new else {spec.name: spec.content for spec in self._files[id_]}
         for file in files:

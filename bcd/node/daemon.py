@@ -11,7 +11,7 @@ import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,22 +19,16 @@ from typing import Any
 import msgspec
 
 import bcd
-from bcd.model.ids import AllocationId, NodeId
+from bcd.model.ids import AllocationId
 from bcd.model.report import Outcome
 from bcd.node.answers import Answers
 from bcd.node.condition import NodeCondition
-from bcd.node.execute import AfterStep, no_observer
 from bcd.node.holds import Holds, PassResult, failure_of
-from bcd.node.host.folder import claim, unusable
-from bcd.node.identity import Identity, load_identity
+from bcd.node.identity import Identity
 from bcd.node.link import Link, Superseded
 from bcd.node.metrics import PassTimes
-from bcd.node.outbox import Outbox
-from bcd.node.plan import Place
-from bcd.node.ports import Ports
-from bcd.node.reports import Reports
 from bcd.node.session import Session, ack_fields
-from bcd.node.settings import Paths, Settings, paths_of
+from bcd.node.settings import Settings
 from bcd.node.steps import StepName
 from bcd.node.watchdog import Watchdog
 from bcd.sdnotify import notify
@@ -47,56 +41,9 @@ EXIT_SUPERSEDED = 4  # bcd.service does not restart on it
 _CLOSE_S = 5.0
 # Acknowledgements come in a row: one write for all of them, or none if a report comes first.
 _FLUSH_AFTER_S = 0.1
-
-MakePorts = Callable[[Paths, NodeId], Ports]
-
-
-def open_daemon(
-    settings: Settings,
-    make_ports: MakePorts,
-    *,
-    after_step: AfterStep = no_observer,
-    serve_status: bool = True,
-) -> "Daemon":
-    """Claim the daemon's folder, read what is in it, and make the daemon; nothing runs yet.
-
-    Raises BcdError naming the file or setting that cannot be used; no hold has been touched.
-    """
-    paths = paths_of(settings.paths)
-    descriptor = claim(paths.state)
-    try:
-        identity = load_identity(paths.state)
-        ports = make_ports(paths, identity.node_id)
-        holds = _open_holds(settings, paths, identity, ports, after_step)
-        status = paths.socket if serve_status else None
-        return Daemon(settings, identity, holds, claimed=descriptor, status_socket=status)
-    except OSError as error:
-        os.close(descriptor)
-        raise unusable(error) from error
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def _open_holds(
-    settings: Settings, paths: Paths, identity: Identity, ports: Ports, after_step: AfterStep
-) -> Holds:
-    outbox = Outbox.load(paths.state, ports.clock.wall_ms())
-    holds = Holds(
-        ports=ports,
-        folder=paths.state,
-        place=Place(
-            node_id=identity.node_id,
-            cdi_folder=str(paths.cdi),
-            env_folder=str(paths.env),
-            annotate=settings.cdi.annotations == "always",
-        ),
-        trust=identity.trust,
-        reports=Reports(outbox, ports.clock, identity.node_id, lambda: identity.current),
-        after_step=after_step,
-    )
-    holds.load()
-    return holds
+# What a new hold waits for, such as the end of a process, often tells nobody that it came.
+_WAITING_S = 3.0
+_READY_AFTER_S = 60.0
 
 
 class Daemon:
@@ -118,6 +65,7 @@ class Daemon:
         self.counters: Counter[str] = Counter()
         self.conditions: tuple[NodeCondition, ...] = ()
         self.outcomes: Mapping[AllocationId, Outcome] = {}
+        self.waiting: Mapping[AllocationId, str] = {}
         self.last_pass = ""
         self.pass_times = PassTimes(holds.ports.clock)
         self.session: Session | None = None
@@ -132,13 +80,13 @@ class Daemon:
             unknown=self.counters,
         )
         self._holds = holds
-        self._outbox = holds.reports.outbox
         self._claimed = claimed
         self._answers = Answers(self, holds)
         self._servers = self._answers.servers(status_socket, settings.metrics.listen)
         self._wake = asyncio.Event()
         self._watchdog = Watchdog(holds.ports.clock)
         self._ready = False
+        self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = False
         self._frame: desired_pb2.SignedDesiredState | None = None
         self._everything = False
@@ -150,17 +98,18 @@ class Daemon:
     async def run(self) -> int:
         """Make every hold stand, then stay connected and keep them; returns the exit code.
 
-        systemd hears READY with the first pass that ends well: before, no hold is sure to stand.
+        systemd hears READY with the first pass that ends well: before, no hold is sure to stand. A
+        first pass that takes long is not waited for: what it has not made yet is held down by the
+        slices' drop-in, and a workload manager that waits for ever would be no better.
         Raises BadConfiguration when the status socket or the port of metrics cannot be had.
         """
-        tasks: list[asyncio.Task[Any]] = []
         try:
             for server in self._servers:
                 await server.start()
-            await self._pass()
+            self._listen_to_hardware()
+            await self._first_pass()
             link = asyncio.create_task(self.link.run())
-            # systemd begins to watch with READY, not before.
-            tasks = [link, asyncio.create_task(self._watchdog.run())]
+            self._tasks.append(link)
             link.add_done_callback(lambda _: self._wake.set())
             code = await self._loop(link)
             notify("STOPPING=1")
@@ -169,13 +118,45 @@ class Daemon:
                 await asyncio.wait({link}, timeout=_CLOSE_S)
             return code
         finally:
-            for task in tasks:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             for server in self._servers:
                 await server.stop()
             await asyncio.to_thread(self._flush)
+            self.ports.gpus.close()
             os.close(self._claimed)
+
+    async def _first_pass(self) -> None:
+        first = asyncio.create_task(self._pass())
+        slow = asyncio.create_task(self.ports.clock.sleep(_READY_AFTER_S))
+        await asyncio.wait({first, slow}, return_when=asyncio.FIRST_COMPLETED)
+        slow.cancel()
+        if not first.done():
+            log.warning("the first pass takes long; holds that it has not reached are held down")
+            self._say_ready()
+        await first
+
+    def _say_ready(self) -> None:
+        if not self._ready:
+            self._ready = True
+            notify("READY=1")
+            # systemd begins to watch with READY, not before.
+            self._tasks.append(asyncio.create_task(self._watchdog.run()))
+
+    def _listen_to_hardware(self) -> None:
+        """A change that the GPUs' driver tells of gets a pass at once, not with the next look."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            self._due = True
+            self._wake.set()
+
+        def wake_from_thread() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                loop.call_soon_threadsafe(wake)
+
+        self.ports.gpus.start(wake_from_thread)
 
     def stop(self) -> None:
         """Let ``run`` end, a pass after its current step; every hold stays."""
@@ -277,12 +258,15 @@ class Daemon:
     def _until_tick(self) -> float:
         """Seconds to the next pass when nothing happens: sooner after trouble, then ever later."""
         every = self.settings.passes.every_seconds
+        if self.waiting:
+            every = min(every, _WAITING_S)
         return min(every, 2.0 ** min(self._troubled - 1, 16)) if self._troubled else every
 
     def _take(self, result: PassResult) -> None:
         self._troubled = self._troubled + 1 if result.unwritten else 0
         self.conditions = result.conditions
         self.outcomes = result.outcomes
+        self.waiting = result.waiting
         self.last_pass = result.sentence
         if result.refused is not None:
             self.counters["refused desired states"] += 1
@@ -299,13 +283,11 @@ class Daemon:
             extra={"result": result.sentence, "generation": self._version()[1]},
         )
         notify(f"STATUS={result.sentence}")
-        if not self._ready:
-            self._ready = True
-            notify("READY=1")
+        self._say_ready()
 
     def _flush(self) -> None:
         with contextlib.suppress(OSError):  # losing it only sends a report twice
-            if self._outbox.flush():
+            if self._holds.reports.outbox.flush():
                 self._holds.after_step(StepName.DROP_REPORTS)
 
     # What the link asks and tells.
@@ -357,7 +339,7 @@ class Daemon:
         if ack.status != gateway_pb2.REPORT_ACK_STATUS_STORED:
             self.counters["reports not stored"] += 1
             log.warning("report not stored", extra=ack_fields(ack))
-        if not self._outbox.acknowledge(ack.number):
+        if not self._holds.reports.outbox.acknowledge(ack.number):
             return
         if self._flush_at == math.inf:
             self._flush_at = self.ports.clock.monotonic() + _FLUSH_AFTER_S

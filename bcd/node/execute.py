@@ -14,6 +14,9 @@ from bcd.node.reports import Reports
 
 log = logging.getLogger(__name__)
 
+# Additions that must not happen before what they take the place of is gone.
+_NEEDS_ROOM = steps.EnsureSlice | steps.EnsureMps | steps.PrepareDevices | steps.WriteSpec
+
 AfterStep = Callable[[steps.StepName], None]
 
 
@@ -72,11 +75,11 @@ class Executor:
         waits_for: Mapping[AllocationId, frozenset[AllocationId]],
         execution: Execution,
     ) -> Failed | None:
-        if isinstance(step, steps.OweReleases):
+        if isinstance(step, steps.OweReleases | steps.StopMps):
             return None
         if step.allocation_id in execution.failed:
             return execution.failed[step.allocation_id]
-        if isinstance(step, steps.EnsureSlice | steps.PrepareDevices | steps.WriteSpec):
+        if isinstance(step, _NEEDS_ROOM):
             for other in waits_for.get(step.allocation_id, ()):
                 if other in execution.failed:
                     return Failed(
@@ -108,6 +111,10 @@ class Executor:
                 self._ports.slices.stop(id_)  # a late process keeps it for the next pass
             case steps.EnsureSlice(id_, limits):
                 return self._ports.slices.ensure(id_, limits)
+            case steps.EnsureMps(_, gpu, share):
+                return self._ports.mps.ensure(gpu, share)
+            case steps.StopMps(gpu):
+                self._ports.mps.stop(gpu)  # one that is in use is for the next pass
             case steps.PrepareDevices(_, device_ids):
                 return self._ports.gpus.prepare(device_ids)
             case steps.WriteEnv(id_, content):
@@ -122,6 +129,8 @@ class Executor:
         if isinstance(step, steps.OweReleases):
             for id_, _ in step.releases:
                 execution.failed.setdefault(id_, failed)
+        elif isinstance(step, steps.StopMps):
+            pass  # no allocation's failure; the next pass tries again
         elif step.allocation_id in execution.failed:
             return
         else:

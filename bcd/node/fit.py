@@ -4,6 +4,7 @@ Pure; ``converge`` asks it hold by hold, oldest first, and it keeps the running 
 stands is entered without being judged again: health and pressure never end a hold.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,8 +16,12 @@ from bcd.model.ids import AllocationId
 from bcd.model.report import Failed, FailureReason
 from bcd.node.cdi_format import is_device_name
 from bcd.node.hold import Hold, physical_id
+from bcd.node.numa import Room
 
 _GIB_PAGE = 1 << 30
+# A slot is no device of the inventory: how many a GPU has, the control plane decides.
+_SLOT = re.compile(r"[^:]+::(?:0|[1-9][0-9]{0,3})\Z")
+_ANY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class Ledger:
     capacity: Capacity
     _taken: dict[AssignedDevice, AllocationId] = field(default_factory=dict)
     _gpus: dict[str, tuple[DeviceClass, AllocationId]] = field(default_factory=dict)
-    _memory_bytes: int = 0
+    _memory_taken: list[tuple[frozenset[int], int]] = field(default_factory=list)
     _huge_pages: list[tuple[frozenset[int], int]] = field(default_factory=list)
 
     def enter(self, hold: Hold) -> None:
@@ -50,9 +55,13 @@ class Ledger:
 
     def enter_limits(self, limits: Limits) -> None:
         """Count limits whose hold is gone while processes linger in its slice."""
-        self._memory_bytes += limits.memory_bytes
-        if limits.hugepages_1gi:
-            self._huge_pages.append((_ids(limits.mems), limits.hugepages_1gi))
+        mems = _ids(limits.mems)
+        self._memory_taken.append((mems, limits.memory_bytes))
+        self._huge_pages.append((mems, limits.hugepages_1gi))
+
+    def devices(self) -> frozenset[str]:
+        """Ids of everything that was entered; a slot's GPU stands for the slot."""
+        return frozenset(physical_id(device) for device in self._taken)
 
     def conflict(self, hold: Hold) -> Failed | None:
         """Another hold that has one of the devices, or shares a GPU in another mode."""
@@ -78,14 +87,14 @@ class Ledger:
         )
 
     def _device(self, assigned: AssignedDevice) -> Failed | None:
-        device = self.capacity.devices.get(assigned.id)
-        if device is None or device.device_class is not assigned.device_class:
+        device = self._found(assigned)
+        if device is None:
             return _failed(
                 FailureReason.UNKNOWN_DEVICE, f"this host has no {assigned.cdi_name[:200]}"
             )
-        if not is_device_name(device.id):
+        if not is_device_name(assigned.id):
             return _failed(
-                FailureReason.UNKNOWN_DEVICE, f"{device.id!r} cannot be a CDI device name"
+                FailureReason.UNKNOWN_DEVICE, f"{assigned.id!r} cannot be a CDI device name"
             )
         if device.health.state is not HealthState.HEALTHY:
             return _failed(
@@ -98,6 +107,14 @@ class Ledger:
                 f"{device.id} is in MIG mode and cannot be used as a whole",
             )
         return None
+
+    def _found(self, assigned: AssignedDevice) -> Device | None:
+        """The device that an assignment names, or the whole GPU that a slot is one of."""
+        device = self.capacity.devices.get(assigned.id)
+        wanted = assigned.device_class
+        if device is None and wanted is DeviceClass.SLOT and _SLOT.match(assigned.id):
+            device, wanted = self.capacity.devices.get(physical_id(assigned)), DeviceClass.GPU
+        return device if device is not None and device.device_class is wanted else None
 
     def _limits(self, limits: Limits) -> Failed | None:
         if self.capacity.slice_problem:
@@ -130,40 +147,52 @@ class Ledger:
         return None
 
     def _memory(self, limits: Limits) -> Failed | None:
+        """Beside the reserve and the machines, which may lie on any node, and other holds."""
         capacity = self.capacity
-        pools = sum(
-            pool.page_bytes * pool.total
-            for node in capacity.host.numa_nodes
-            for pool in node.huge_pages
-        )
-        taken = self._memory_bytes + capacity.reserve.memory_bytes + capacity.machines_memory_bytes
-        free = capacity.host.memory_bytes - pools - taken
-        if limits.memory_bytes <= free:
+        host = capacity.host
+        pools = {
+            node.id: sum(pool.page_bytes * pool.total for pool in node.huge_pages)
+            for node in host.numa_nodes
+        }
+        taken = (capacity.reserve.memory_bytes, capacity.machines_memory_bytes)
+        free = host.memory_bytes - sum(pools.values()) - sum(taken)
+        free = max(0, free - sum(count for _, count in self._memory_taken))
+        if limits.memory_bytes > free:
+            return _failed(
+                FailureReason.RESOURCES_EXHAUSTED,
+                f"asks {limits.memory_bytes} bytes of memory, {free} are free",
+            )
+        if not limits.mems:
+            return None
+        room = Room({node.id: node.memory_bytes - pools[node.id] for node in host.numa_nodes})
+        for mems, count in (*((_ANY, count) for count in taken), *self._memory_taken):
+            room.take(mems, count)
+        there = room.take(_ids(limits.mems), limits.memory_bytes)
+        if there == limits.memory_bytes:
             return None
         return _failed(
             FailureReason.RESOURCES_EXHAUSTED,
-            f"asks {limits.memory_bytes} bytes of memory, {max(free, 0)} are free",
+            f"asks {limits.memory_bytes} bytes of memory on NUMA nodes {limits.mems},"
+            f" {there} are free there",
         )
 
     def _pages(self, limits: Limits) -> Failed | None:
-        if not limits.hugepages_1gi:
+        room = Room(
+            {
+                node.id: sum(p.total for p in node.huge_pages if p.page_bytes == _GIB_PAGE)
+                for node in self.capacity.host.numa_nodes
+            }
+        )
+        for mems, count in self._huge_pages:
+            room.take(mems, count)
+        there = room.take(_ids(limits.mems), limits.hugepages_1gi)
+        if there == limits.hugepages_1gi:
             return None
-        nodes = {
-            node.id: sum(pool.total for pool in node.huge_pages if pool.page_bytes == _GIB_PAGE)
-            for node in self.capacity.host.numa_nodes
-        }
-        asked = [*self._huge_pages, (_ids(limits.mems), limits.hugepages_1gi)]
-        for within in (_ids(limits.mems) or frozenset(nodes), frozenset(nodes)):
-            # Holds confined to these nodes can take their pages nowhere else.
-            needed = sum(count for mems, count in asked if (mems or frozenset(nodes)) <= within)
-            pool = sum(nodes[node] for node in within if node in nodes)
-            if needed > pool:
-                return _failed(
-                    FailureReason.RESOURCES_EXHAUSTED,
-                    f"asks {limits.hugepages_1gi} huge pages of 1 GiB; holds would have"
-                    f" {needed} of {pool} on NUMA nodes {format_cpulist(within)}",
-                )
-        return None
+        on = f" on NUMA nodes {limits.mems}" if limits.mems else ""
+        return _failed(
+            FailureReason.RESOURCES_EXHAUSTED,
+            f"asks {limits.hugepages_1gi} huge pages of 1 GiB{on}, {there} are free there",
+        )
 
     def _gpu(self, assigned: AssignedDevice) -> str:
         device = self.capacity.devices.get(assigned.id)

@@ -8,10 +8,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bcd.model.assignment import AssignedDevice, Assignment, Limits, slice_name
-from bcd.model.cpuset import MalformedCpuList, format_cpulist, parse_cpulist
+from bcd.model.assignment import (
+    AssignedDevice,
+    Assignment,
+    Limits,
+    Sharing,
+    SharingMode,
+    slice_name,
+)
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.node.limits import canonical
 
 # Bash, systemd's EnvironmentFile and line readers agree on these without quoting.
 _VALUE = re.compile(r"[A-Za-z0-9_./:,=@%+-]*\Z")
@@ -19,6 +26,8 @@ _NUMBER = re.compile(r"[0-9]{1,20}\Z")
 _CPULIST = re.compile(r"[0-9,-]{0,32768}\Z")
 # Sought in the bytes, so that a damaged file still says whose it is.
 _MAKER = re.compile(rb"BCD_NODE_ID=(node_[0-9a-z]{26})(?![0-9a-z])")
+_REPLICAS = re.compile(r"[1-9][0-9]{0,3}\Z")
+_MODES = frozenset(str(known) for known in SharingMode)
 _CLASSES = frozenset(str(known) for known in DeviceClass)
 
 
@@ -33,6 +42,7 @@ class Hold:
     allocation_id: AllocationId
     devices: tuple[AssignedDevice, ...]
     limits: Limits | None = None
+    sharing: Sharing | None = None
 
     @property
     def cgroup_parent(self) -> str:
@@ -47,15 +57,12 @@ def hold_of(assignment: Assignment) -> Hold:
     """
     limits = assignment.limits
     if limits is not None:
-        limits = replace(limits, cpus=_canonical(limits.cpus), mems=_canonical(limits.mems))
-    return Hold(assignment.allocation_id, assignment.devices, limits)
-
-
-def _canonical(cpulist: str) -> str:
-    try:
-        return format_cpulist(parse_cpulist(cpulist))
-    except MalformedCpuList:
-        return cpulist  # admission refuses it by name
+        # A list that does not parse stays: admission refuses it by name.
+        limits = replace(limits, cpus=canonical(limits.cpus), mems=canonical(limits.mems))
+    slots = any(device.device_class is DeviceClass.SLOT for device in assignment.devices)
+    return Hold(
+        assignment.allocation_id, assignment.devices, limits, assignment.sharing if slots else None
+    )
 
 
 def physical_id(device: AssignedDevice) -> str:
@@ -78,6 +85,11 @@ def variables(hold: Hold, node_id: str) -> dict[str, str]:
             "BCD_HUGEPAGES_1GI": str(hold.limits.hugepages_1gi),
             "BCD_CPUS": hold.limits.cpus,
             "BCD_MEMS": hold.limits.mems,
+        }
+    if hold.sharing is not None:
+        found |= {
+            "BCD_SHARING": str(hold.sharing.mode),
+            "BCD_REPLICAS": str(hold.sharing.replicas),
         }
     return found
 
@@ -112,7 +124,15 @@ def read_hold(entries: Iterable[str]) -> Hold:
     if len(set(devices)) != len(devices):
         raise MalformedHold("BCD_DEVICES names a device twice")
     limits = _limits(found) if "BCD_CGROUP_PARENT" in found else None
-    return Hold(AllocationId(allocation_id), devices, limits)
+    sharing = _sharing(found) if "BCD_SHARING" in found else None
+    return Hold(AllocationId(allocation_id), devices, limits, sharing)
+
+
+def _sharing(found: Mapping[str, str]) -> Sharing:
+    mode, replicas = found["BCD_SHARING"], found.get("BCD_REPLICAS", "")
+    if mode not in _MODES or not _REPLICAS.match(replicas):
+        raise MalformedHold("BCD_SHARING or BCD_REPLICAS is no way to share a GPU")
+    return Sharing(SharingMode(mode), int(replicas))
 
 
 def _device(name: str) -> AssignedDevice:

@@ -21,6 +21,7 @@ from bcd.node.execute import AfterStep, Execution, Executor
 from bcd.node.inventory import LatestInventory
 from bcd.node.observe import observe
 from bcd.node.others import bookable
+from bcd.node.patience import Patience
 from bcd.node.plan import Place, Plan
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
@@ -40,6 +41,7 @@ class PassResult:
     ack: gateway_pb2.Ack | None
     refused: Refused | None
     outcomes: Mapping[AllocationId, Outcome]
+    waiting: Mapping[AllocationId, str]
     conditions: tuple[NodeCondition, ...]
     steps: int
     inventory_changed: bool
@@ -73,6 +75,10 @@ class Holds:
     _acked: gateway_pb2.Ack | None = None
     _unwritten: desired_pb2.SignedDesiredState | None = None
     _everything: bool = False
+    _patience: Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._patience = Patience(self.ports.clock)
 
     def load(self) -> None:
         """Read the last accepted state; raises BrokenFile."""
@@ -93,15 +99,16 @@ class Holds:
         offered = frame or self._unwritten
         refused = self._accept(offered, troubles) if offered is not None else None
         answered = offered is not None and refused is None and self._unwritten is None
-        observed = observe(self.ports, self.reports)
-        self.reports.boot_id = observed.host.boot_id
         desired = self.accepted.state if self.accepted is not None else None
+        observed = observe(self.ports, self.reports, desired, self._patience.overdue())
+        self.reports.boot_id = observed.host.boot_id
         made = plan(desired, observed, self.place)
         execution = Executor(self.ports, self.reports, self.after_step).run(
             made, lambda: self.stopping
         )
         if not execution.complete:
             return None
+        self._patience.keep(made.waiting, observed.overdue & made.outcomes.keys())
         outcomes = dict(made.outcomes) | {
             id_: failed for id_, failed in execution.failed.items() if id_ in made.outcomes
         }
@@ -114,8 +121,10 @@ class Holds:
             outcomes=outcomes,
             conditions=(*troubles, *made.conditions, *_removal_failures(made, execution)),
             steps=len(execution.done),
+            waiting=made.waiting,
             inventory_changed=self.inventory.update(
-                observed.host, bookable(observed.gpus.devices, made.others)
+                observed.host,
+                bookable(observed.gpus.devices, made.others, observed.gpus.in_use - made.held),
             ),
             reports=queued,
             unwritten=bool(troubles),

@@ -63,10 +63,15 @@ def _read(id_: AllocationId, specs: Iterable[bytes | None], env: bytes | None) -
         return None
 
 
-def bookable(devices: tuple[Device, ...], others: Iterable[OtherHold]) -> tuple[Device, ...]:
+def bookable(
+    devices: tuple[Device, ...],
+    others: Iterable[OtherHold],
+    in_use: frozenset[str] = frozenset(),
+) -> tuple[Device, ...]:
     """The devices as the inventory tells them: one that another node's hold has is unhealthy.
 
-    So is every device that shares a GPU with it in another mode.
+    So is every device that shares a GPU with it in another mode. Devices ``in_use`` outside every
+    hold are marked so, and stay bookable: the next bind waits for them to be free.
     """
     owners: dict[str, str] = {}
     modes: dict[str, tuple[DeviceClass, str]] = {}
@@ -76,7 +81,11 @@ def bookable(devices: tuple[Device, ...], others: Iterable[OtherHold]) -> tuple[
             owners[assigned.id] = other.node_id
             gpu = gpus.get(assigned.id, physical_id(assigned))
             modes[gpu] = (assigned.device_class, other.node_id)
-    return tuple(_marked(device, owners, modes) for device in devices)
+    marked = (_marked(device, owners, modes) for device in devices)
+    return tuple(
+        replace(device, in_use=True) if device.id in in_use and not device.mig_enabled else device
+        for device in marked
+    )
 
 
 def _marked(

@@ -13,7 +13,7 @@ from bcd.model.report import Outcome
 from bcd.node import steps
 from bcd.node.condition import NodeCondition
 from bcd.node.others import OtherHold
-from bcd.node.ports import CdiFiles, GpuSnapshot, SliceState
+from bcd.node.ports import CdiFiles, GpuSnapshot, MpsState, SliceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Place:
     node_id: str
     cdi_folder: str
     env_folder: str
+    run_folder: str
     annotate: bool
 
     def env_path(self, allocation_id: AllocationId) -> str:
@@ -36,7 +37,8 @@ class Observed:
 
     ``bound`` are allocations whose last outcome was Bound: their release is owed even when a
     person took the spec away. ``owed`` have a release in the outbox, ``held`` one that waits for
-    the removal of its files.
+    the removal of its files. ``busy`` are devices of new holds that a compute process uses,
+    ``overdue`` new holds that have waited as long as they may.
     """
 
     gpus: GpuSnapshot
@@ -46,9 +48,12 @@ class Observed:
     env: Mapping[AllocationId, bytes | None]
     slices: Mapping[AllocationId, SliceState]
     slice_problem: str
+    mps: Mapping[str, MpsState]
     bound: frozenset[AllocationId] = frozenset()
     owed: frozenset[AllocationId] = frozenset()
     held: frozenset[AllocationId] = frozenset()
+    busy: frozenset[str] = frozenset()
+    overdue: frozenset[AllocationId] = frozenset()
 
     def without(self, ids: frozenset[AllocationId]) -> "Observed":
         """The same as if nothing of these allocations were there."""
@@ -67,10 +72,14 @@ class Plan:
     """Steps in order; what becomes of each wanted allocation if all of its steps succeed.
 
     ``waits_for``: the additions of an allocation need the removals of these to have succeeded.
+    ``waiting``: allocations without an outcome yet, and for what they wait. ``held``: the ids of
+    all devices in holds, and of the GPUs that slots in holds lie on.
     """
 
     steps: tuple[steps.Step, ...]
     outcomes: Mapping[AllocationId, Outcome]
     waits_for: Mapping[AllocationId, frozenset[AllocationId]] = field(default_factory=dict)
+    waiting: Mapping[AllocationId, str] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
     conditions: tuple[NodeCondition, ...] = ()
     others: tuple[OtherHold, ...] = ()

@@ -15,6 +15,7 @@ from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
 from bcd.node.condition import NodeCondition
 from bcd.node.edits import NO_EDITS, DeviceEdits
+from bcd.node.sharing import MpsShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class GpuSnapshot:
     ``unavailable`` says why no new hold can be made now (no driver, a driver that hangs); devices
     are then the last ones that were seen, of unknown health. ``waiting`` says what the first look
     waits for, so that new holds wait too. ``in_use`` are devices with a compute process when they
-    were last looked at.
+    were last looked at. ``problems`` are devices whose nodes or files are not all there now.
     """
 
     driver_version: str = ""
@@ -33,6 +34,7 @@ class GpuSnapshot:
     edits: Mapping[str, DeviceEdits] = field(default_factory=dict)
     common: DeviceEdits = NO_EDITS
     in_use: frozenset[str] = frozenset()
+    problems: Mapping[str, Failed] = field(default_factory=dict)
     unavailable: Failed | None = None
     waiting: str = ""
     conditions: tuple[NodeCondition, ...] = ()
@@ -68,10 +70,15 @@ class Gpus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SliceState:
-    """A slice as its control files read back; ``empty`` when no process is left in it."""
+    """A slice as its control files read back; ``empty`` when no process is left in it.
+
+    ``surprise`` names files that no limits ask to be so, for people: whatever ``limits`` say, the
+    slice then needs repair.
+    """
 
     limits: Limits
     empty: bool
+    surprise: str = ""
 
 
 class Slices(Protocol):
@@ -86,11 +93,38 @@ class Slices(Protocol):
         ...
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
-        """Create or repair a slice and compare what was read back; idempotent."""
+        """Create or repair a slice and compare what was read back; idempotent.
+
+        Afterwards ``read`` gives ``bcd.node.limits.enforced(limits)``.
+        """
         ...
 
     def stop(self, allocation_id: AllocationId) -> bool:
         """Stop an empty slice; False when something runs in it, True when it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MpsState:
+    """An MPS control daemon of ours; ``ready`` when it answers."""
+
+    share: MpsShare
+    ready: bool
+
+
+class Mps(Protocol):
+    """The MPS control daemons of GPUs whose slots share them so, one per GPU."""
+
+    def read(self) -> Mapping[str, MpsState]:
+        """Those that run or should, by their GPU's UUID."""
+        ...
+
+    def ensure(self, gpu: str, share: MpsShare) -> Failed | None:
+        """Start one, or start it again with another share, and wait until it answers."""
+        ...
+
+    def stop(self, gpu: str) -> bool:
+        """Stop one that no process uses; False when one does. The compute mode is restored."""
         ...
 
 
@@ -109,7 +143,7 @@ class OwnSpec:
 
 @dataclass(frozen=True, slots=True)
 class ForeignSpec:
-    """Somebody else's spec file that mentions ``bcd.dev/``."""
+    """Somebody else's spec file that mentions ``bcd.dev``."""
 
     path: str
     text: str
@@ -197,6 +231,7 @@ class Ports:
 
     gpus: Gpus
     slices: Slices
+    mps: Mps
     cdi: CdiDir
     env: EnvDir
     host: Host

@@ -11,6 +11,8 @@ from bcd.model.errors import BadConfiguration
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 _Period = Annotated[float, msgspec.Meta(ge=0.05, le=3_600)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+_Xid = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +39,8 @@ class CdiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How specs are written."""
 
     annotations: Literal["always", "never"] = "always"
+    hook: str = "auto"
+    driver_root: str = "/"
 
 
 class PassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +48,21 @@ class PassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     every_seconds: _Period = 30.0
     watch_seconds: _Period = 2.0
+
+
+class NvmlSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How patiently NVML is asked, and what its answers mean.
+
+    ``deadline_seconds`` is for one call, ``init_seconds`` for the start of NVML.
+    """
+
+    deadline_seconds: _Period = 10.0
+    init_seconds: _Period = 60.0
+    probe_seconds: _Period = 60.0
+    busy_check: bool = True
+    ignored_processes: tuple[_Name, ...] = ()
+    fatal_xids: tuple[_Xid, ...] = ()
+    ignored_xids: tuple[_Xid, ...] = ()
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     paths: PathSettings = PathSettings()
     cdi: CdiSettings = CdiSettings()
     passes: PassSettings = PassSettings()
+    nvml: NvmlSettings = NvmlSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
 
@@ -74,6 +94,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             text = getattr(self.paths, key)
             if text and (not text.startswith("/") or "\0" in text):
                 raise ValueError(f"paths.{key} must be an absolute path, without NUL characters")
+        if self.cdi.hook not in ("auto", "never") and not _is_path(self.cdi.hook):
+            raise ValueError('cdi.hook must be "auto", "never" or an absolute path')
+        if not _is_path(self.cdi.driver_root):
+            raise ValueError("cdi.driver_root must be an absolute path")
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text can stand in a CDI spec as a path."""
+    return text.startswith("/") and text.isprintable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +114,7 @@ class Paths:
     cdi: Path
     cdi_dynamic: Path
     env: Path
+    run: Path
     socket: Path
 
 
@@ -101,6 +131,7 @@ def paths_of(settings: PathSettings) -> Paths:
         cdi=Path(settings.cdi or root / "etc/cdi"),
         cdi_dynamic=root / "var/run/cdi",
         env=Path(settings.env or root / "run/bcd/allocations"),
+        run=root / "run/bcd",
         socket=Path(settings.socket or root / "run/bcd/bcd.sock"),
     )
     if len(str(paths.socket).encode()) > _MAX_SOCKET_BYTES:

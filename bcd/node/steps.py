@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from bcd.model.assignment import Limits
 from bcd.model.ids import AllocationId
+from bcd.node.sharing import MpsShare
 
 
 class StepName(StrEnum):
@@ -23,6 +24,7 @@ class StepName(StrEnum):
     DROP_REPORTS = "drop-reports"
 
     ENSURE_SLICE = "ensure-slice"
+    ENSURE_MPS = "ensure-mps"
     PREPARE_DEVICES = "prepare-devices"
     WRITE_ENV = "write-env"
     WRITE_SPEC = "write-spec"
@@ -32,6 +34,7 @@ class StepName(StrEnum):
     REMOVE_ENV = "remove-env"
     FREE_RELEASE = "free-release"
     STOP_SLICE = "stop-slice"
+    STOP_MPS = "stop-mps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,26 @@ class EnsureSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class EnsureMps:
+    """Start the MPS daemon of a GPU, and wait until it answers."""
+
+    allocation_id: AllocationId
+    gpu: str
+    share: MpsShare
+    reason: str
+    name = StepName.ENSURE_MPS
+
+
+@dataclass(frozen=True, slots=True)
+class StopMps:
+    """Stop an MPS daemon that no hold needs, once no process uses it; of no one allocation."""
+
+    gpu: str
+    reason: str
+    name = StepName.STOP_MPS
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareDevices:
     """Make devices ready, and check every node, before a container may ask for them."""
 
@@ -127,8 +150,9 @@ HoldStep = (
     | FreeRelease
     | StopSlice
     | EnsureSlice
+    | EnsureMps
     | PrepareDevices
     | WriteEnv
     | WriteSpec
 )
-Step = OweReleases | HoldStep
+Step = OweReleases | StopMps | HoldStep

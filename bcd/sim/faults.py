@@ -18,8 +18,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``xid``: the GPU is unhealthy with this Xid. ``degraded``: with this reason. ``lost``: it has
     fallen off the bus. ``in_use``: a compute process is on it. ``slow_bind_seconds``: every bind
     takes so long. ``failing_bind``: every bind fails with this message, on ``failing_devices``
-    where there are any. ``failing_slices``: slices fail with this message. ``populated``: slices
-    of these allocations have processes.
+    where there are any. ``failing_slices``: slices fail with this message, and
+    ``failing_mps``: MPS daemons. ``populated``: slices of these allocations have processes.
     """
 
     xid: dict[str, int] = {}
@@ -30,6 +30,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     failing_bind: str = ""
     failing_devices: tuple[str, ...] = ()
     failing_slices: str = ""
+    failing_mps: str = ""
     populated: tuple[str, ...] = ()
 
 

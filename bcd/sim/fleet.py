@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.daemon import Daemon
 from bcd.node.enrolment import enroll, parse_token
 from bcd.node.host.clock import SystemClock
 from bcd.node.identity import save_identity
+from bcd.node.opening import open_daemon
 from bcd.node.ports import Clock
 from bcd.node.settings import GatewaySettings, PassSettings, PathSettings, Settings, paths_of
 from bcd.signing.keyfile import CREDENTIALS, Credentials

@@ -8,6 +8,7 @@ from bcd.node.ports import Clock, Ports
 from bcd.node.settings import Paths
 from bcd.sim.gpus import SimulatedGpus
 from bcd.sim.machine import build_machine
+from bcd.sim.mps import SimulatedMps
 from bcd.sim.slices import SimulatedSlices
 
 
@@ -22,6 +23,12 @@ def simulated_ports(
     def make(paths: Paths, node_id: NodeId) -> Ports:
         name = hostname or f"sim-{node_id[-6:]}"
         machine = build_machine(paths.root, profile, seed=node_id, hostname=name)
-        return host_ports(paths, SimulatedGpus(machine), SimulatedSlices(paths.root), clock)
+        return host_ports(
+            paths,
+            gpus=SimulatedGpus(machine),
+            slices=SimulatedSlices(paths.root),
+            mps=SimulatedMps(paths.root),
+            clock=clock,
+        )
 
     return make

@@ -13,6 +13,7 @@ import msgspec
 from bcd.model.assignment import Limits, slice_name
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.model.report import Failed, FailureReason
+from bcd.node.limits import enforced
 from bcd.node.ports import SliceState
 from bcd.sim.faults import FaultFile
 
@@ -54,7 +55,7 @@ class SimulatedSlices:
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / slice_name(allocation_id)
         temporary = path.with_suffix(".new")
-        temporary.write_bytes(msgspec.json.encode(limits))
+        temporary.write_bytes(msgspec.json.encode(enforced(limits)))
         os.replace(temporary, path)
         return None
 

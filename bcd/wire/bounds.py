@@ -8,6 +8,7 @@ connections; liveness is the heartbeat's TTL.
 MAX_NODE_MESSAGE_BYTES = 1 << 20
 MAX_API_MESSAGE_BYTES = 1 << 20
 MAX_DEVICES = 1024
+MAX_REPLICAS = 64
 MAX_ASSIGNMENTS = 1024
 # A report that names 1024 MIG instances takes 60 KB.
 MAX_REPORT_BYTES = 64 * 1024

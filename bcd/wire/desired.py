@@ -11,6 +11,8 @@ from bcd.model.assignment import (
     DesiredState,
     HostReserve,
     Limits,
+    Sharing,
+    SharingMode,
 )
 from bcd.model.device import DeviceClass
 from bcd.model.errors import InvalidInput
@@ -19,6 +21,11 @@ from bcd.wire import bounds
 from bcd.wire.node.v1 import desired_pb2 as pb
 
 _BINDING_OUT = {Binding.HOLD: pb.BINDING_HOLD, Binding.KUBERNETES: pb.BINDING_KUBERNETES}
+_SHARING_OUT = {
+    SharingMode.TIME_SLICE: pb.SHARING_MODE_TIME_SLICE,
+    SharingMode.MPS: pb.SHARING_MODE_MPS,
+}
+_SHARING_IN = {number: mode for mode, number in _SHARING_OUT.items()}
 _BINDING_IN = {number: binding for binding, number in _BINDING_OUT.items()}
 
 
@@ -55,6 +62,11 @@ def _assignment_out(assignment: Assignment) -> pb.Assignment:
             mems=limits.mems,
         ),
         binding=_BINDING_OUT[assignment.binding],
+        sharing=None
+        if assignment.sharing is None
+        else pb.Sharing(
+            mode=_SHARING_OUT[assignment.sharing.mode], replicas=assignment.sharing.replicas
+        ),
     )
 
 
@@ -116,7 +128,20 @@ def _assignment_in(entry: pb.Assignment, position: int) -> Assignment:
         if entry.HasField("limits")
         else None,
         binding=binding,
+        sharing=_sharing_in(entry, f"{path}.sharing"),
     )
+
+
+def _sharing_in(entry: pb.Assignment, path: str) -> Sharing | None:
+    if not entry.HasField("sharing"):
+        return None
+    sharing = entry.sharing
+    mode = _SHARING_IN.get(sharing.mode)
+    if mode is None:
+        raise InvalidInput(f"{path}.mode", "is not a known way to share a GPU")
+    if not 0 < sharing.replicas <= bounds.MAX_REPLICAS:
+        raise InvalidInput(f"{path}.replicas", f"must be 1 to {bounds.MAX_REPLICAS}")
+    return Sharing(mode, sharing.replicas)
 
 
 def _assigned_in(device: pb.AssignedDevice, path: str) -> AssignedDevice:

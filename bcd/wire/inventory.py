@@ -82,6 +82,7 @@ def _device_out(device: Device) -> pb.Device:
         profile=device.profile,
         health=pb.Health(state=_HEALTH_OUT[device.health.state], reason=device.health.reason),
         mig_enabled=device.mig_enabled,
+        in_use=device.in_use,
     )
 
 
@@ -164,6 +165,7 @@ def _device_in(device: pb.Device, position: int) -> Device:
             _text(device.health.reason, f"{path}.health.reason"),
         ),
         mig_enabled=device.mig_enabled,
+        in_use=device.in_use,
     )
 
 

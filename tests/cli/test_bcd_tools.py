@@ -258,7 +258,8 @@ def test_the_doctor_for_programs_says_the_same(host: MadeHost) -> None:
     found = {finding["name"]: finding for finding in document["findings"]}
     assert set(found["daemon"]) == {"name", "level", "found", "why", "fix"}
     assert found["driver"]["level"] == "ok"
-    assert found["nvml"]["level"] == "skipped"
+    assert found["nvml"]["level"] == "failed"
+    assert "libnvidia-ml.so.1" in found["nvml"]["found"]
 
 
 def test_settings_that_cannot_be_read_are_the_one_finding(host: MadeHost) -> None:

@@ -1,5 +1,6 @@
-"""What every ``Gpus`` does: simulated machines of each profile, and the ones in memory."""
+"""What every ``Gpus`` does: simulated machines, the ones in memory, and real library calls."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,31 @@ from bcd.sim.machine import build_machine
 from bcd.sim.profile import profile_names
 from tests.node.memory import MemoryGpus, snapshot
 from tests.node.world import assignment, node_id
+from tests.nvml.captured import H100, document
+from tests.nvml.stub import Host, Mig, State, build, gpu
+
+NVML = {
+    "nvml whole": (gpu(0), gpu(1)),
+    "nvml mig": (gpu(0, mig=True, migs=(Mig(uuid="MIG-a", gi=1), Mig(uuid="MIG-b", gi=2))), gpu(1)),
+    "nvml h100": document(H100).gpus,
+}
 
 
-@pytest.fixture(params=[*profile_names(), "memory"])
-def gpus(request: pytest.FixtureRequest, tmp_path: Path) -> Gpus:
-    if request.param == "memory":
-        return MemoryGpus(snapshot())
-    return SimulatedGpus(build_machine(tmp_path, request.param, seed="node1", hostname="host"))
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(params=[*profile_names(), "memory", *NVML])
+def gpus(request: pytest.FixtureRequest, tmp_path: Path, library: Path) -> Iterator[Gpus]:
+    if request.param in NVML:
+        with Host(tmp_path, library, State(gpus=NVML[request.param])).running() as running:
+            yield running.gpus
+    elif request.param == "memory":
+        yield MemoryGpus(snapshot())
+    else:
+        machine = build_machine(tmp_path, request.param, seed="node1", hostname="host")
+        yield SimulatedGpus(machine)
 
 
 def test_two_snapshots_of_a_quiet_host_are_the_same(gpus: Gpus) -> None:
@@ -50,6 +69,10 @@ def test_every_bookable_device_can_be_prepared_and_rendered(gpus: Gpus) -> None:
     assert gpus.prepare(tuple(device.id for device in bookable)) is None
     hold = hold_of(assignment(1, *bookable))
     assert render(hold, found, node_id(), annotate=True)
+
+
+def test_a_device_that_nobody_has_is_not_busy(gpus: Gpus) -> None:
+    assert gpus.busy(("GPU-of-another-host", "")) == frozenset()
 
 
 def test_a_node_that_is_missing_fails_the_preparation(tmp_path: Path) -> None:

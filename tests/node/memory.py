@@ -11,14 +11,17 @@ from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
 from bcd.node.cdi import parse_file_name
 from bcd.node.edits import DeviceEdits, DeviceNode
+from bcd.node.limits import enforced
 from bcd.node.ports import (
     CdiFiles,
     ForeignSpec,
     GpuSnapshot,
+    MpsState,
     OwnSpec,
     Ports,
     SliceState,
 )
+from bcd.node.sharing import MpsShare
 from tests.node.clock import HandClock
 
 GIB = 1 << 30
@@ -79,10 +82,11 @@ class MemoryEnv:
 
 @dataclass
 class MemorySlices:
-    """Slices by allocation; ``busy`` ones have processes."""
+    """Slices by allocation; ``busy`` ones have processes, ``odd`` ones a surprise."""
 
     slices: dict[AllocationId, Limits] = field(default_factory=dict)
     busy: set[AllocationId] = field(default_factory=set)
+    odd: set[AllocationId] = field(default_factory=set)
     unsupported: str = ""
     failure: Failed | None = None
 
@@ -90,18 +94,45 @@ class MemorySlices:
         return self.unsupported
 
     def read(self) -> Mapping[AllocationId, SliceState]:
-        return {id_: SliceState(v, id_ not in self.busy) for id_, v in self.slices.items()}
+        return {
+            id_: SliceState(v, id_ not in self.busy, "swap is open" if id_ in self.odd else "")
+            for id_, v in self.slices.items()
+        }
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
         if self.failure is not None:
             return self.failure
-        self.slices[allocation_id] = limits
+        self.slices[allocation_id] = enforced(limits)
+        self.odd.discard(allocation_id)
         return None
 
     def stop(self, allocation_id: AllocationId) -> bool:
         if allocation_id in self.busy:
             return False
         self.slices.pop(allocation_id, None)
+        return True
+
+
+@dataclass
+class MemoryMps:
+    """MPS daemons by GPU; ``busy`` ones have clients."""
+
+    daemons: dict[str, MpsState] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+    failure: Failed | None = None
+
+    def read(self) -> Mapping[str, MpsState]:
+        return dict(self.daemons)
+
+    def ensure(self, gpu: str, share: MpsShare) -> Failed | None:
+        if self.failure is None:
+            self.daemons[gpu] = MpsState(share, ready=True)
+        return self.failure
+
+    def stop(self, gpu: str) -> bool:
+        if gpu in self.busy:
+            return False
+        self.daemons.pop(gpu, None)
         return True
 
 
@@ -208,6 +239,7 @@ class MemoryHostWorld:
     cdi: MemoryCdi = field(default_factory=MemoryCdi)
     env: MemoryEnv = field(default_factory=MemoryEnv)
     slices: MemorySlices = field(default_factory=MemorySlices)
+    mps: MemoryMps = field(default_factory=MemoryMps)
     gpus: MemoryGpus = field(default_factory=lambda: MemoryGpus(snapshot()))
     host: MemoryHost = field(default_factory=lambda: MemoryHost(HOST))
     clock: HandClock = field(default_factory=HandClock)
@@ -216,6 +248,7 @@ class MemoryHostWorld:
         return Ports(
             gpus=self.gpus,
             slices=self.slices,
+            mps=self.mps,
             cdi=self.cdi,
             env=self.env,
             host=self.host,
@@ -227,6 +260,7 @@ class MemoryHostWorld:
             cdi=copy.deepcopy(self.cdi),
             env=copy.deepcopy(self.env),
             slices=copy.deepcopy(self.slices),
+            mps=copy.deepcopy(self.mps),
             gpus=MemoryGpus(self.gpus.found, self.gpus.failure),
             host=MemoryHost(self.host.found, self.host.machines),
             clock=self.clock,
@@ -234,4 +268,5 @@ class MemoryHostWorld:
 
     def state(self) -> tuple[object, ...]:
         """Everything that a hold consists of, to compare worlds by."""
-        return dict(self.cdi.files), dict(self.env.files), dict(self.slices.slices)
+        kept = self.cdi.files, self.env.files, self.slices.slices, self.mps.daemons
+        return tuple(dict(files) for files in kept)

@@ -23,7 +23,11 @@ from tests.node.memory import GIB, MemoryHostWorld
 from tests.node.world import node_id
 
 PLACE = Place(
-    node_id=node_id(), cdi_folder="/etc/cdi", env_folder="/run/bcd/allocations", annotate=True
+    node_id=node_id(),
+    cdi_folder="/etc/cdi",
+    env_folder="/run/bcd/allocations",
+    run_folder="/run/bcd",
+    annotate=True,
 )
 KEY = Credentials(generate_key(), (), ())
 RESERVE = HostReserve(2, 4 * GIB)
@@ -55,6 +59,7 @@ class Node:
     done: list[steps.StepName] = field(default_factory=list)
     outcomes: dict[AllocationId, Outcome] = field(default_factory=dict)
     last: Plan | None = None
+    overdue: frozenset[AllocationId] = frozenset()
     after_step: Callable[[steps.StepName], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -68,7 +73,8 @@ class Node:
 
     def plan(self, desired: DesiredState | None) -> Plan:
         """What a pass would do now."""
-        return plan(desired, observe(self.world.ports(), self.reports), PLACE)
+        ports = self.world.ports()
+        return plan(desired, observe(ports, self.reports, desired, self.overdue), PLACE)
 
     def run(self, desired: DesiredState | None) -> Plan:
         """One pass."""

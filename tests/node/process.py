@@ -71,10 +71,13 @@ async def start(
     return Process(process, errors)
 
 
-async def start_bcd(site: Site, environment: Mapping[str, str] | None = None) -> Process:
-    """``bcd run --sim`` on a site."""
+async def start_bcd(
+    site: Site, environment: Mapping[str, str] | None = None, *, simulated: bool = True
+) -> Process:
+    """``bcd run`` on a site, on the site's profile unless its hardware shall be real."""
     config = write_config(site)
-    arguments = ["-m", "bcd.cli.bcd", "run", "--config", str(config), "--sim", site.profile]
+    hardware = ["--sim", site.profile] if simulated else []
+    arguments = ["-m", "bcd.cli.bcd", "run", "--config", str(config), *hardware]
     return await start(arguments, site.root / "errors.log", environment)
 
 

@@ -1,14 +1,19 @@
 """CDI specs: what is written is what every reader takes, and is read back as the hold it is."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from bcd.model.assignment import AssignedDevice
+from bcd.model.device import Device, DeviceClass
 from bcd.node import cdi
 from bcd.node.cdi_format import is_device_name, minimum_version, problem_of
-from bcd.node.edits import DeviceEdits, DeviceNode
+from bcd.node.edits import DeviceEdits, DeviceNode, Hook, Mount
 from bcd.node.hold import hold_of
 from bcd.node.ports import ForeignSpec, GpuSnapshot
 from tests.node.memory import MIG, SLOTS, WHOLE, snapshot
@@ -25,6 +30,9 @@ _NODES = {
             "path": {"type": "string"},
             "hostPath": {"type": "string"},
             "permissions": {"type": "string"},
+            "type": {"type": "string", "enum": ["b", "c", "u", "p", ""]},
+            "major": {"type": "integer"},
+            "minor": {"type": "integer"},
         },
     },
 }
@@ -33,6 +41,30 @@ _EDITS = {
     "properties": {
         "env": {"type": "array", "items": {"type": "string", "pattern": "^[^=]+=.*$"}},
         "deviceNodes": _NODES,
+        "mounts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["hostPath", "containerPath"],
+                "properties": {
+                    "hostPath": {"type": "string"},
+                    "containerPath": {"type": "string"},
+                    "options": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+        },
+        "hooks": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["hookName", "path"],
+                "properties": {
+                    "hookName": {"type": "string"},
+                    "path": {"type": "string"},
+                    "args": {"type": "array", "items": {"type": "string"}},
+                },
+            },
+        },
     },
 }
 UPSTREAM = {
@@ -54,6 +86,7 @@ UPSTREAM = {
     },
 }
 
+VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0")
 PLAIN = assignment(1, WHOLE[0], WHOLE[1])
 LIMITED = assignment(2, WHOLE[0], limits=limits(cpus="0-3", mems="0"))
 MIXED = assignment(3, MIG[0], WHOLE[0], SLOTS[0], MIG[1])
@@ -75,7 +108,7 @@ def test_every_spec_passes_our_rules_and_the_upstream_schema(wanted: Any, annota
 
 def test_a_plain_hold_stays_readable_for_podman_of_debian_12() -> None:
     [document] = rendered(PLAIN).values()
-    assert document["cdiVersion"] == "0.5.0"
+    assert document["cdiVersion"] == "0.3.0"
     assert "annotations" not in document
 
 
@@ -89,7 +122,7 @@ def test_a_hold_with_limits_names_its_slice_twice() -> None:
 
 def test_without_annotations_a_hold_with_limits_needs_no_newer_reader() -> None:
     [document] = rendered(LIMITED, annotate=False).values()
-    assert document["cdiVersion"] == "0.5.0"
+    assert document["cdiVersion"] == "0.3.0"
     assert "annotations" not in document
 
 
@@ -128,6 +161,117 @@ def test_nodes_carry_no_numbers_and_a_host_path_only_where_it_differs() -> None:
         [{"path": "/dev/nvidia0", "permissions": "rw"}],
         [{"path": "/dev/nvidia1", "hostPath": "/root/dev/nvidia1", "permissions": "rw"}],
     ]
+
+
+def test_a_node_that_the_host_has_not_made_is_fully_specified() -> None:
+    node = DeviceNode(
+        "/dev/nvidia-caps/nvidia-cap66", "/host/dev/nvidia-caps/nvidia-cap66", (61, 66)
+    )
+    gpus = GpuSnapshot(edits={"MIG-0": DeviceEdits(nodes=(node,))})
+    [file] = cdi.render(hold_of(assignment(1, MIG[0])), gpus, node_id(), annotate=True) or ()
+    [device] = json.loads(file.content)["devices"]
+    assert device["containerEdits"]["deviceNodes"] == [
+        {
+            "path": "/dev/nvidia-caps/nvidia-cap66",
+            "type": "c",
+            "major": 61,
+            "minor": 66,
+            "permissions": "rw",
+        }
+    ]
+
+
+def test_mounts_and_hooks_of_the_driver_are_in_every_file_of_a_hold() -> None:
+    common = DeviceEdits(
+        mounts=(Mount("/host/libcuda.so.1", "/lib/libcuda.so.1", ("ro", "nosuid")),),
+        hooks=(Hook("createContainer", "/usr/bin/hook", ("hook", "update-ldcache")),),
+    )
+    gpus = replace(snapshot(), common=common)
+    files = cdi.render(hold_of(MIXED), gpus, node_id(), annotate=True) or ()
+    assert len(files) == 3
+    for file in files:
+        edits = json.loads(file.content)["containerEdits"]
+        assert edits["mounts"] == [
+            {
+                "hostPath": "/host/libcuda.so.1",
+                "containerPath": "/lib/libcuda.so.1",
+                "options": ["ro", "nosuid"],
+            }
+        ]
+        assert edits["hooks"] == [
+            {
+                "hookName": "createContainer",
+                "path": "/usr/bin/hook",
+                "args": ["hook", "update-ldcache"],
+            }
+        ]
+
+
+def test_a_slot_has_the_edits_of_its_gpu_under_a_name_of_its_own() -> None:
+    slots = [AssignedDevice(f"GPU-0::{i}", DeviceClass.SLOT) for i in (0, 3)]
+    gpus = snapshot(WHOLE)
+    [file] = cdi.render(hold_of(assignment(1, *slots)), gpus, node_id(), annotate=True) or ()
+    document = json.loads(file.content)
+    assert document["kind"] == "bcd.dev/gpu.slot"
+    assert [d["name"] for d in document["devices"]] == ["GPU-0::0", "GPU-0::3"]
+    edits = [d["containerEdits"]["deviceNodes"] for d in document["devices"]]
+    assert edits == [[{"path": "/dev/GPU-0", "permissions": "rw"}]] * 2
+    assert (
+        cdi.render(hold_of(assignment(1, *slots)), snapshot(WHOLE[1:]), node_id(), annotate=True)
+        is None
+    )
+
+
+PATHS = st.from_regex(r"/[a-zA-Z0-9._/-]{1,30}", fullmatch=True)
+WORDS = st.text("abcxyz019:=./-", min_size=1, max_size=12)
+EDITS = st.builds(
+    DeviceEdits,
+    nodes=st.lists(
+        st.builds(
+            DeviceNode,
+            PATHS,
+            PATHS,
+            st.none() | st.tuples(st.integers(1, 511), st.integers(0, 2**20 - 1)),
+        ),
+        min_size=1,
+        max_size=4,
+    ).map(tuple),
+    env=st.lists(WORDS.map("A={}".format), max_size=2).map(tuple),
+    mounts=st.lists(
+        st.builds(Mount, PATHS, PATHS, st.lists(WORDS, max_size=3).map(tuple)), max_size=3
+    ).map(tuple),
+    hooks=st.lists(
+        st.builds(
+            Hook,
+            st.sampled_from(["createContainer", "prestart", "poststop"]),
+            PATHS,
+            st.lists(WORDS, max_size=3).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    devices=st.lists(st.sampled_from([*WHOLE, *MIG, *SLOTS]), min_size=1, unique=True),
+    edits=EDITS,
+    common=EDITS,
+    limited=st.booleans(),
+    annotate=st.booleans(),
+)
+def test_whatever_is_rendered_passes_the_rules_at_the_lowest_version(
+    devices: list[Device], edits: DeviceEdits, common: DeviceEdits, limited: bool, annotate: bool
+) -> None:
+    gpus = GpuSnapshot(edits={d.id: edits for d in devices}, common=common)
+    hold = hold_of(assignment(1, *devices, limits=limits() if limited else None))
+    for file in cdi.render(hold, gpus, node_id(), annotate=annotate) or ():
+        document = json.loads(file.content)
+        assert problem_of(document) is None
+        jsonschema.validate(document, UPSTREAM)
+        below = [v for v in VERSIONS if v < document["cdiVersion"]]
+        assert all(problem_of(document | {"cdiVersion": v}) is not None for v in below)
+        assert cdi.read_spec(file.content, hold.allocation_id) == hold
 
 
 @pytest.mark.parametrize("wanted", [PLAIN, LIMITED, MIXED])
@@ -197,6 +341,33 @@ def at(path: str, value: Any) -> dict[str, Any]:
     return document  # type: ignore[no-any-return]
 
 
+NUMBERED = {"path": "/dev/x", "type": "c", "major": 61, "minor": 66}
+ACCEPTED: list[Any] = [
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED]),
+    at("devices/0/containerEdits/deviceNodes/0/permissions", "none"),
+    at("devices/0/containerEdits/deviceNodes/0/permissions", "rwm"),
+    at("devices/0/containerEdits/deviceNodes/0/permissions", None),
+    at("devices/0/containerEdits/mounts/0/options", None),
+    at("devices/0/containerEdits/mounts/0/options", []),
+    at("devices/0/containerEdits/mounts/0/type", "bind"),
+    at("devices/0/containerEdits/hooks/0/args", None),
+    at("devices/0/containerEdits/hooks/0/env", ["A="]),
+    at("devices/0/annotations", {"a": ""}),
+    at("devices/0/name", "GPU-0::1"),
+    at("devices/0/name", "0"),
+    at("annotations", {"a.b-c/" + "x" * 63: "y"}),
+    at("kind", "bcd.dev/gpu.mig"),
+    at("kind", "b/g"),
+    at("cdiVersion", "1.1.0"),
+    at("containerEdits", None),
+]
+
+
+@pytest.mark.parametrize("document", ACCEPTED, ids=range(len(ACCEPTED)))
+def test_the_rules_accept_what_every_reader_takes(document: Any) -> None:
+    assert problem_of(document) is None
+
+
 REFUSED: list[Any] = [
     [],
     "text",
@@ -231,6 +402,37 @@ REFUSED: list[Any] = [
     at("devices/0/containerEdits/deviceNodes/0/permissions", ""),
     at("devices/0/containerEdits/deviceNodes/0/permissions", "rr"),
     at("devices/0/containerEdits/deviceNodes/0/major", 195),
+    at("devices/0/containerEdits/deviceNodes/0/type", "c"),
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED | {"type": "b"}]),
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED | {"major": "61"}]),
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED | {"major": True}]),
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED | {"minor": -1}]),
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED | {"minor": 1 << 20}]),
+    at("devices/0/containerEdits/deviceNodes", [NUMBERED | {"fileMode": 438}]),
+    at("devices/0/containerEdits/deviceNodes", [[]]),
+    at("devices/0/containerEdits/deviceNodes/0/hostPath", "dev/nvidia0"),
+    at("devices/0/containerEdits/deviceNodes/0/path", "/dev/a\nb"),
+    at("devices/0/containerEdits/mounts", {}),
+    at("devices/0/containerEdits/mounts/0/hostPath", "relative"),
+    at("devices/0/containerEdits/mounts/0/options", ["ro", ""]),
+    at("devices/0/containerEdits/mounts/0/options", "ro"),
+    at("devices/0/containerEdits/mounts/0/readOnly", True),
+    at("devices/0/containerEdits/hooks/0/path", "hook"),
+    at("devices/0/containerEdits/hooks/0/args", [1]),
+    at("devices/0/containerEdits/hooks/0/timeout", 1),
+    at("devices/0/containerEdits/additionalGids", [44]),
+    at("devices/0/containerEdits/intelRdt", {}),
+    at("devices/0/annotations", {"-a": "x"}),
+    at("devices/0/extra", 1),
+    at("annotations", {"a/" + "x" * 64: "y"}),
+    at("annotations", {"bcd.dev/a/b": "y"}),
+    at("cdiVersion", "v0.6.0"),
+    at("cdiVersion", "0.6"),
+    at("kind", "bcd.dev/gpu/x"),
+    at("kind", "bcd.dev/1gpu"),
+    at("kind", "-bcd/gpu"),
+    at("devices/0/name", "a\n"),
+    at("devices/0/name", "a:"),
     at("devices/0/containerEdits/mounts/0/containerPath", None),
     at("devices/0/containerEdits/hooks/0/hookName", "onStart"),
     at("containerEdits/env", ["NOEQUALS"]),
@@ -250,6 +452,12 @@ def test_the_lowest_version_follows_from_the_fields() -> None:
     assert minimum_version(good()) == "0.6.0"
     assert minimum_version(at("annotations", None)) == "0.3.0"
     assert minimum_version(at("annotations", None) | {"kind": "bcd.dev/gpu.mig"}) == "0.6.0"
+    typed = at("devices/0/containerEdits/mounts/0/type", "bind")
+    del typed["annotations"]
+    assert minimum_version(typed) == "0.4.0"
+    named = at("devices/0/name", "0")
+    del named["annotations"]
+    assert minimum_version(named) == "0.5.0"
     host_path = at("devices/0/containerEdits/deviceNodes/0/hostPath", "/dev/x")
     del host_path["annotations"]
     assert minimum_version(host_path) == "0.5.0"

@@ -73,10 +73,6 @@ def test_usage_is_shown_with_its_own_exit_code() -> None:
     assert "status" in bcd("--help").stdout
 
 
-def test_without_simulated_hardware_it_says_what_is_missing(config: Path) -> None:
-    assert "--sim PROFILE" in sentence(bcd("run", "--config", str(config)))
-
-
 def test_an_unknown_profile_is_refused_with_the_known_ones(config: Path) -> None:
     line = sentence(bcd("--sim", "dgx-9000", "--config", str(config)))
     assert "dgx-h100, hgx-a100-mig, l40s-pcie" in line

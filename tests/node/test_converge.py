@@ -97,7 +97,7 @@ def test_a_release_owes_its_report_then_goes_spec_env_and_stops_the_slice_last()
         StepName.FREE_RELEASE,
         StepName.STOP_SLICE,
     ]
-    assert node.world.state() == ({}, {}, {})
+    assert node.world.state() == ({}, {}, {}, {})
     assert releases(node) == [(alloc_id(1), True)]
 
 
@@ -182,6 +182,26 @@ def test_what_a_person_changed_is_repaired() -> None:
     assert node.world.state() == before
 
 
+def test_a_control_file_that_no_limits_explain_is_repaired_and_named() -> None:
+    node = Node()
+    node.run(state(LIMITED))
+    node.world.slices.odd.add(alloc_id(1))
+    node.run(state(LIMITED))
+    assert node.last is not None
+    assert [step.reason for step in node.last.steps] == ["swap is open"]
+    node.run(state(LIMITED))
+    assert node.last.steps == ()
+
+
+def test_limits_that_a_host_rounds_are_set_once() -> None:
+    node = Node()
+    odd = assignment(1, WHOLE[0], limits=limits(cpu_millis=1234, cpus="1,0"))
+    node.run(state(odd))
+    node.run(state(odd))
+    assert node.last is not None
+    assert node.last.steps == ()
+
+
 def test_what_a_person_removed_comes_back() -> None:
     node = Node()
     node.run(state(LIMITED))
@@ -208,7 +228,7 @@ def test_an_allocation_that_never_stood_owes_no_release() -> None:
     node.run(state(LIMITED))
     assert failure(node, 1) == FailureReason.DEVICE_NODE_MISSING
     node.run(state())
-    assert node.world.state() == ({}, {}, {})
+    assert node.world.state() == ({}, {}, {}, {})
     assert releases(node) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bcd.model.assignment import Assignment, DesiredState
+from bcd.model.assignment import Assignment, DesiredState, Sharing, SharingMode
 from bcd.model.ids import AllocationId
 from bcd.node import cdi
 from bcd.node.hold import hold_of
@@ -18,6 +18,7 @@ from tests.node.memory import MIG, SLOTS, WHOLE
 from tests.node.passes import Killed, Node, state
 from tests.node.world import alloc_id, assignment, limits
 
+MPS = Sharing(SharingMode.MPS, 10)
 FREE = (*WHOLE, *MIG, *SLOTS)
 LIMITS = st.sampled_from(
     [None, limits(memory_gib=20, cpus="0-3", mems="0"), limits(memory_gib=20, pages=2)]
@@ -33,14 +34,16 @@ def assignments(draw: st.DrawFn) -> tuple[Assignment, ...]:
         count = draw(st.integers(1, 3))
         taken, devices = devices[:count], devices[count:]
         if taken:
-            holds.append(assignment(number, *taken, limits=draw(LIMITS)))
+            holds.append(assignment(number, *taken, limits=draw(LIMITS), sharing=MPS))
     return tuple(holds)
 
 
 @st.composite
 def tampering(draw: st.DrawFn) -> tuple[tuple[str, int], ...]:
     """What a person does to files and slices by hand: (what, which hold)."""
-    kinds = st.sampled_from(["no spec", "bad spec", "old spec", "no env", "bad env", "no slice"])
+    kinds = st.sampled_from(
+        ["no spec", "bad spec", "old spec", "no env", "bad env", "no slice", "no mps"]
+    )
     return tuple(draw(st.lists(st.tuples(kinds, st.integers(1, 5)), max_size=3)))
 
 
@@ -62,6 +65,8 @@ def tamper(node: Node, changes: tuple[tuple[str, int], ...]) -> None:
                 world.env.files[id_] = b"X=1\n"
             case "no slice":
                 world.slices.slices.pop(id_, None)
+            case "no mps":
+                world.mps.daemons.clear()
 
 
 def released(node: Node) -> set[AllocationId]:

@@ -3,12 +3,14 @@
 import json
 import logging
 import socket
+import threading
 from typing import Any
 
 import msgspec
 import pytest
 
 from bcd.cli import bcd_run
+from bcd.model.host import HostFacts
 from bcd.model.report import Bound, Failed, FailureReason, Released
 from bcd.node import desired
 from bcd.node.daemon import EXIT_SUPERSEDED
@@ -633,6 +635,51 @@ async def test_ready_waits_for_the_first_pass_that_ends_well(
             broken.undo()
             await eventually(lambda: "READY=1" in heard)
     assert heard.count("READY=1") == 1
+
+
+async def test_a_first_pass_that_takes_long_keeps_nobody_from_starting(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr("bcd.node.daemon.notify", heard.append)
+    site.clock = clock = HandClock()
+    daemon = site.open()
+    looking, slow, facts = threading.Event(), threading.Event(), daemon.ports.host.facts
+
+    def wait_and_look() -> HostFacts:
+        looking.set()
+        slow.wait(20)
+        return facts()
+
+    monkeypatch.setattr(daemon.ports.host, "facts", wait_and_look)
+    async with running(daemon):
+        await eventually(looking.is_set)
+        await clock.advance(59, settle_s=0.05)
+        assert heard == []
+        await clock.advance(2, settle_s=0.05)
+        assert heard == ["READY=1"]
+        slow.set()
+        await eventually(lambda: daemon.last_pass != "")
+    assert heard.count("READY=1") == 1
+
+
+async def test_a_hold_waits_while_its_device_is_in_use_and_is_made_when_it_is_free(
+    site: Site, gateway: FakeGateway
+) -> None:
+    daemon = site.open()
+    faults = site.root / "faults.toml"
+    async with running(daemon):
+        await gateway.until(lambda: bool(gateway.inventories))
+        faults.write_text('in_use = ["0"]\n')
+        await gateway.until(lambda: gateway.inventories[site.node_id].devices[0].in_use)
+        gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
+        await eventually(lambda: bool(daemon.waiting))
+        [waiting] = [hold for hold in daemon.status()["holds"] if hold["state"] == "waiting"]
+        assert "computes on" in waiting["message"]
+        assert gateway.reports == []
+        faults.write_text("in_use = []\n")
+        await gateway.until(lambda: bool(gateway.said(Bound)))
+        await gateway.until(lambda: not gateway.inventories[site.node_id].devices[0].in_use)
 
 
 async def test_a_changed_gateway_is_told_with_every_reload_and_not_shown_as_in_effect(

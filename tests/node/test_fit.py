@@ -77,6 +77,54 @@ def test_whole_and_shared_modes_of_one_gpu_exclude_each_other() -> None:
     assert reason(assignment(3, SLOTS[1]), found) is None
 
 
+SLOT = AssignedDevice("GPU-0::7", DeviceClass.SLOT)
+
+
+def test_a_slot_of_a_healthy_whole_gpu_is_admitted_though_no_inventory_lists_it() -> None:
+    assert reason(assignment(1, SLOT)) is None
+    found = ledger()
+    found.enter(hold_of(assignment(1, SLOT)))
+    other = AssignedDevice("GPU-0::8", DeviceClass.SLOT)
+    assert reason(assignment(2, other), found) is None
+    assert reason(assignment(3, SLOT), found) == FailureReason.DEVICE_IN_USE
+    assert reason(assignment(4, WHOLE[0]), found) == FailureReason.DEVICE_IN_USE
+
+
+def test_a_slot_of_a_gpu_that_is_held_as_a_whole_is_in_use() -> None:
+    found = ledger()
+    found.enter(hold_of(assignment(1, WHOLE[0])))
+    assert reason(assignment(2, SLOT), found) == FailureReason.DEVICE_IN_USE
+
+
+def test_a_slot_is_as_healthy_as_its_gpu() -> None:
+    sick = replace(WHOLE[0], health=Health(HealthState.UNHEALTHY, "Xid 79"))
+    unhealthy = FailureReason.DEVICE_UNHEALTHY
+    assert reason(assignment(1, SLOT), ledger(devices={sick.id: sick})) == unhealthy
+    split = replace(WHOLE[0], mig_enabled=True)
+    assert reason(assignment(1, SLOT), ledger(devices={split.id: split})) == unhealthy
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GPU-77::0",
+        "GPU-0::",
+        "GPU-0::x",
+        "GPU-0::01",
+        "GPU-0::-1",
+        "GPU-0::0::1",
+        "GPU-0::12345",
+        "GPU-0::1\n",
+        "GPU-0",
+        "MIG-0::0",
+        "::0",
+    ],
+)
+def test_a_slot_of_nothing_that_can_be_shared_is_unknown(name: str) -> None:
+    wanted = assignment(1, AssignedDevice(name, DeviceClass.SLOT))
+    assert reason(wanted) == FailureReason.UNKNOWN_DEVICE
+
+
 @pytest.mark.parametrize(
     ("cpus", "mems"),
     [("0-16", ""), ("15", ""), ("14", ""), ("", "3"), ("", "0-9"), ("x", ""), ("", "9-1")],
@@ -123,6 +171,35 @@ def test_huge_pages_must_suffice_on_the_nodes_of_the_hold_and_in_all() -> None:
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=3, mems="0")), found) == exhausted
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=8, mems="1")), found) is None
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=11)), found) == exhausted
+
+
+def test_memory_must_suffice_on_the_nodes_of_the_hold() -> None:
+    exhausted = FailureReason.RESOURCES_EXHAUSTED
+    node = 128 - 8  # MemTotal of a node without its huge page pool
+    confined = [limits(memory_gib=gib, mems="0") for gib in (node, node + 1)]
+    assert reason(assignment(1, WHOLE[0], limits=confined[0])) is None
+    assert reason(assignment(1, WHOLE[0], limits=confined[1])) == exhausted
+    # The reserve and the machines may lie on the other node, until it is full.
+    beside = ledger(machines_memory_bytes=GIB)
+    beside.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=node - 5, mems="1"))))
+    assert reason(assignment(1, WHOLE[0], limits=confined[0]), beside) is None
+    beside.enter_limits(limits(memory_gib=1))
+    assert reason(assignment(1, WHOLE[0], limits=confined[0]), beside) == exhausted
+
+
+def test_a_hold_on_one_node_does_not_pay_for_another_that_is_full() -> None:
+    full = ledger()
+    full.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=120, pages=8, mems="1"))))
+    wanted = limits(memory_gib=100, pages=8, mems="0")
+    assert reason(assignment(1, WHOLE[0], limits=wanted), full) is None
+
+
+def test_a_refusal_says_how_much_is_free_where() -> None:
+    failed = ledger().admit(
+        hold_of(assignment(1, WHOLE[0], limits=limits(memory_gib=130, mems="0-0")))
+    )
+    assert failed is not None
+    assert f"{130 * GIB} bytes of memory on NUMA nodes 0, {120 * GIB} are free" in failed.message
 
 
 def test_a_hold_that_stands_is_judged_for_conflicts_only() -> None:

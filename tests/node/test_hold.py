@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bcd.model.assignment import AssignedDevice, Assignment
+from bcd.model.assignment import AssignedDevice, Assignment, Sharing, SharingMode
 from bcd.model.device import DeviceClass
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of, read_hold, variables
 from tests.node.memory import MIG, SLOTS, WHOLE
@@ -22,6 +22,7 @@ def entries(hold: Hold) -> list[str]:
         assignment(1, *WHOLE),
         assignment(2, MIG[0], WHOLE[0], MIG[1], limits=limits(cpus="0-3,8", mems="0")),
         assignment(3, SLOTS[1]),
+        assignment(4, SLOTS[1], sharing=Sharing(SharingMode.MPS, 10)),
     ],
 )
 def test_variables_turn_back_into_the_same_hold(wanted: Assignment) -> None:

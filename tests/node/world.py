@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from bcd.model.assignment import AssignedDevice, Assignment, Binding, Limits
+from bcd.model.assignment import AssignedDevice, Assignment, Binding, Limits, Sharing
 from bcd.model.device import Device, DeviceClass
 from bcd.model.ids import AllocationId, NodeId, type_id
-from bcd.node.daemon import Daemon, open_daemon
+from bcd.node.daemon import Daemon
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.identity import save_identity
+from bcd.node.opening import open_daemon
 from bcd.node.ports import Clock
 from bcd.node.settings import GatewaySettings, PassSettings, PathSettings, Settings
 from bcd.sim.ports import simulated_ports
@@ -38,6 +39,7 @@ def assignment(
     limits: Limits | None = None,
     binding: Binding = Binding.HOLD,
     until_ms: int = 1_900_000_000_000,
+    sharing: Sharing | None = None,
 ) -> Assignment:
     """An assignment of devices."""
     return Assignment(
@@ -46,6 +48,7 @@ def assignment(
         until_ms=until_ms,
         limits=limits,
         binding=binding,
+        sharing=sharing,
     )
 
 

@@ -186,6 +186,10 @@ def assignment(**changes: object) -> desired_pb2.Assignment:
     return desired_pb2.Assignment(**fields | changes)  # type: ignore[arg-type]
 
 
+def shared(mode: int, replicas: int) -> desired_pb2.Sharing:
+    return desired_pb2.Sharing(mode=mode, replicas=replicas)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("hostile", "field"),
     [
@@ -207,6 +211,9 @@ def assignment(**changes: object) -> desired_pb2.Assignment:
             "assignments[0].devices.deviceClass",
         ),
         (assignment(binding=desired_pb2.BINDING_UNSPECIFIED), "assignments[0].binding"),
+        (assignment(sharing=shared(0, 4)), "assignments[0].sharing.mode"),
+        (assignment(sharing=shared(2, 0)), "assignments[0].sharing.replicas"),
+        (assignment(sharing=shared(2, 65)), "assignments[0].sharing.replicas"),
     ],
 )
 def test_a_state_with_one_hostile_entry_is_refused_whole(

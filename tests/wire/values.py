@@ -9,11 +9,14 @@ from bcd.model.assignment import (
     DesiredState,
     HostReserve,
     Limits,
+    Sharing,
+    SharingMode,
 )
 from bcd.model.device import Device, DeviceClass, Health, HealthState
 from bcd.model.host import HostFacts, HugePagePool, Inventory, NumaNode
 from bcd.model.ids import AllocationId, NodeId, type_id
 from bcd.model.report import Bound, Failed, Released, Report
+from bcd.wire import bounds
 
 U32 = st.integers(min_value=0, max_value=(1 << 32) - 1)
 U63 = st.integers(min_value=0, max_value=(1 << 63) - 1)
@@ -49,6 +52,7 @@ DEVICES = st.builds(
     nvlink_domain=WORDS,
     health=HEALTHS,
     mig_enabled=st.booleans(),
+    in_use=st.booleans(),
 )
 POOLS = st.builds(HugePagePool, U64, U64)
 NUMA_NODES = st.builds(NumaNode, U32, CPUS, U64, st.lists(POOLS, max_size=3).map(tuple))
@@ -77,6 +81,8 @@ ASSIGNMENTS = st.builds(
         st.builds(AssignedDevice, IDS, CLASSES), min_size=1, max_size=4, unique=True
     ).map(tuple),
     until_ms=U64,
+    sharing=st.none()
+    | st.builds(Sharing, st.sampled_from(SharingMode), st.integers(1, bounds.MAX_REPLICAS)),
     limits=st.none()
     | st.builds(
         Limits, cpu_millis=U64, memory_bytes=U64, hugepages_1gi=U32, cpus=WORDS, mems=WORDS

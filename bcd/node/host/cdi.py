@@ -33,7 +33,7 @@ class SpecFolders:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
 
     def read(self) -> CdiFiles:
-        """Every own file, ascending by name, and foreign ones that mention ``bcd.dev/``."""
+        """Every own file, ascending by name, and foreign ones that mention ``bcd.dev``."""
         own: list[OwnSpec] = []
         self._ready()
         for path in sorted(self._folder.iterdir()):
@@ -70,7 +70,8 @@ class SpecFolders:
             spec = None
             if path.is_file() and found.st_size <= _MAX_FOREIGN_BYTES:
                 text = path.read_bytes().decode(errors="replace")
-                spec = ForeignSpec(str(path), text) if f"{VENDOR}/" in text else None
+                # Without the slash: JSON may write it with a backslash before it.
+                spec = ForeignSpec(str(path), text) if VENDOR in text else None
         except OSError:
             stamp, spec = (0, 0, 0), None
         self._foreign[str(path)] = (stamp, spec)

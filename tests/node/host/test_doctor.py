@@ -265,6 +265,7 @@ def test_a_host_with_nothing_on_it_says_so_without_a_traceback(tmp_path: Path) -
             cdi=tmp_path / "none/cdi",
             cdi_dynamic=tmp_path / "none/dynamic",
             env=tmp_path / "none/env",
+            run=tmp_path / "none/run",
             socket=tmp_path / "none/s",
         ),
         "slices": {},

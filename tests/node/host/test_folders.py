@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bcd.model.assignment import AssignedDevice
+from bcd.model.device import DeviceClass
 from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.node.cdi import names_device
 from bcd.node.host.cdi import SpecFolders
 from bcd.node.host.env import EnvFolder
 from bcd.node.host.folder import claim
@@ -94,6 +97,13 @@ def test_foreign_files_that_mention_us_are_seen_in_both_folders(
     (tmp_path / "dynamic/folder.json").mkdir()
     found = {Path(foreign.path).relative_to(tmp_path) for foreign in specs.read().foreign}
     assert found == {Path("cdi/theirs.yaml"), Path("cdi/.hidden.json"), Path("dynamic") / MAIN}
+
+
+def test_a_kind_whose_slash_is_escaped_is_a_mention_too(specs: SpecFolders, tmp_path: Path) -> None:
+    text = r'{"kind": "bcd.dev\/gpu", "devices": [{"name": "GPU-0"}]}'
+    (tmp_path / "cdi/theirs.json").write_text(text)
+    [foreign] = specs.read().foreign
+    assert names_device(foreign, AssignedDevice("GPU-0", DeviceClass.GPU))
 
 
 def test_a_foreign_file_that_changes_is_read_again(specs: SpecFolders, tmp_path: Path) -> None:

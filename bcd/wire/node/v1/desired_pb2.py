@@ -25,15 +25,17 @@ _sym_db = _symbol_database.Default()
 from bcd.wire.node.v1 import envelope_pb2 as bcd_dot_wire_dot_node_dot_v1_dot_envelope__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x63\x64/wire/node/v1/desired.proto\x12\x10\x62\x63\x64.wire.node.v1\x1a\x1f\x62\x63\x64/wire/node/v1/envelope.proto\"W\n\x12SignedDesiredState\x12,\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x1a.bcd.wire.node.v1.Envelope\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\"\xb2\x01\n\x0c\x44\x65siredState\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x15\n\rcontrol_epoch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x33\n\x0chost_reserve\x18\x04 \x01(\x0b\x32\x1d.bcd.wire.node.v1.HostReserve\x12\x31\n\x0b\x61ssignments\x18\x05 \x03(\x0b\x32\x1c.bcd.wire.node.v1.Assignment\"1\n\x0bHostReserve\x12\x0c\n\x04vcpu\x18\x01 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\"\xbe\x01\n\nAssignment\x12\x15\n\rallocation_id\x18\x01 \x01(\t\x12\x31\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32 .bcd.wire.node.v1.AssignedDevice\x12\x10\n\x08until_ms\x18\x03 \x01(\x04\x12(\n\x06limits\x18\x04 \x01(\x0b\x32\x18.bcd.wire.node.v1.Limits\x12*\n\x07\x62inding\x18\x05 \x01(\x0e\x32\x19.bcd.wire.node.v1.Binding\"2\n\x0e\x41ssignedDevice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_class\x18\x02 \x01(\t\"e\n\x06Limits\x12\x12\n\ncpu_millis\x18\x01 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\x12\x15\n\rhugepages_1gi\x18\x03 \x01(\r\x12\x0c\n\x04\x63pus\x18\x04 \x01(\t\x12\x0c\n\x04mems\x18\x05 \x01(\t*L\n\x07\x42inding\x12\x17\n\x13\x42INDING_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42INDING_HOLD\x10\x01\x12\x16\n\x12\x42INDING_KUBERNETES\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x62\x63\x64/wire/node/v1/desired.proto\x12\x10\x62\x63\x64.wire.node.v1\x1a\x1f\x62\x63\x64/wire/node/v1/envelope.proto\"W\n\x12SignedDesiredState\x12,\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x1a.bcd.wire.node.v1.Envelope\x12\x13\n\x0b\x63\x65rtificate\x18\x02 \x01(\x0c\"\xb2\x01\n\x0c\x44\x65siredState\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x15\n\rcontrol_epoch\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x33\n\x0chost_reserve\x18\x04 \x01(\x0b\x32\x1d.bcd.wire.node.v1.HostReserve\x12\x31\n\x0b\x61ssignments\x18\x05 \x03(\x0b\x32\x1c.bcd.wire.node.v1.Assignment\"1\n\x0bHostReserve\x12\x0c\n\x04vcpu\x18\x01 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\"\xea\x01\n\nAssignment\x12\x15\n\rallocation_id\x18\x01 \x01(\t\x12\x31\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32 .bcd.wire.node.v1.AssignedDevice\x12\x10\n\x08until_ms\x18\x03 \x01(\x04\x12(\n\x06limits\x18\x04 \x01(\x0b\x32\x18.bcd.wire.node.v1.Limits\x12*\n\x07\x62inding\x18\x05 \x01(\x0e\x32\x19.bcd.wire.node.v1.Binding\x12*\n\x07sharing\x18\x06 \x01(\x0b\x32\x19.bcd.wire.node.v1.Sharing\"H\n\x07Sharing\x12+\n\x04mode\x18\x01 \x01(\x0e\x32\x1d.bcd.wire.node.v1.SharingMode\x12\x10\n\x08replicas\x18\x02 \x01(\r\"2\n\x0e\x41ssignedDevice\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64\x65vice_class\x18\x02 \x01(\t\"e\n\x06Limits\x12\x12\n\ncpu_millis\x18\x01 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x04\x12\x15\n\rhugepages_1gi\x18\x03 \x01(\r\x12\x0c\n\x04\x63pus\x18\x04 \x01(\t\x12\x0c\n\x04mems\x18\x05 \x01(\t*^\n\x0bSharingMode\x12\x1c\n\x18SHARING_MODE_UNSPECIFIED\x10\x00\x12\x1b\n\x17SHARING_MODE_TIME_SLICE\x10\x01\x12\x14\n\x10SHARING_MODE_MPS\x10\x02*L\n\x07\x42inding\x12\x17\n\x13\x42INDING_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x42INDING_HOLD\x10\x01\x12\x16\n\x12\x42INDING_KUBERNETES\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'bcd.wire.node.v1.desired_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BINDING']._serialized_start=754
-  _globals['_BINDING']._serialized_end=830
+  _globals['_SHARINGMODE']._serialized_start=872
+  _globals['_SHARINGMODE']._serialized_end=966
+  _globals['_BINDING']._serialized_start=968
+  _globals['_BINDING']._serialized_end=1044
   _globals['_SIGNEDDESIREDSTATE']._serialized_start=85
   _globals['_SIGNEDDESIREDSTATE']._serialized_end=172
   _globals['_DESIREDSTATE']._serialized_start=175
@@ -41,9 +43,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HOSTRESERVE']._serialized_start=355
   _globals['_HOSTRESERVE']._serialized_end=404
   _globals['_ASSIGNMENT']._serialized_start=407
-  _globals['_ASSIGNMENT']._serialized_end=597
-  _globals['_ASSIGNEDDEVICE']._serialized_start=599
-  _globals['_ASSIGNEDDEVICE']._serialized_end=649
-  _globals['_LIMITS']._serialized_start=651
-  _globals['_LIMITS']._serialized_end=752
+  _globals['_ASSIGNMENT']._serialized_end=641
+  _globals['_SHARING']._serialized_start=643
+  _globals['_SHARING']._serialized_end=715
+  _globals['_ASSIGNEDDEVICE']._serialized_start=717
+  _globals['_ASSIGNEDDEVICE']._serialized_end=767
+  _globals['_LIMITS']._serialized_start=769
+  _globals['_LIMITS']._serialized_end=870
 # @@protoc_insertion_point(module_scope)

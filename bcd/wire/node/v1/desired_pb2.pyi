@@ -20,6 +20,23 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _SharingMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SharingModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SharingMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHARING_MODE_UNSPECIFIED: _SharingMode.ValueType  # 0
+    SHARING_MODE_TIME_SLICE: _SharingMode.ValueType  # 1
+    SHARING_MODE_MPS: _SharingMode.ValueType  # 2
+
+class SharingMode(_SharingMode, metaclass=_SharingModeEnumTypeWrapper): ...
+
+SHARING_MODE_UNSPECIFIED: SharingMode.ValueType  # 0
+SHARING_MODE_TIME_SLICE: SharingMode.ValueType  # 1
+SHARING_MODE_MPS: SharingMode.ValueType  # 2
+Global___SharingMode: _TypeAlias = SharingMode  # noqa: Y015
+
 class _Binding:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -133,6 +150,7 @@ class Assignment(_message.Message):
     UNTIL_MS_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     BINDING_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
     allocation_id: _builtins.str
     until_ms: _builtins.int
     """Epoch milliseconds; information only, the desired state alone ends a hold."""
@@ -143,6 +161,10 @@ class Assignment(_message.Message):
     def limits(self) -> Global___Limits:
         """Absent when the hold books no host resources."""
 
+    @_builtins.property
+    def sharing(self) -> Global___Sharing:
+        """How slots share their GPU; absent means by time-slice."""
+
     def __init__(
         self,
         *,
@@ -151,14 +173,38 @@ class Assignment(_message.Message):
         until_ms: _builtins.int = ...,
         limits: Global___Limits | None = ...,
         binding: Global___Binding.ValueType = ...,
+        sharing: Global___Sharing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "sharing", b"sharing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_id", b"allocation_id", "binding", b"binding", "devices", b"devices", "limits", b"limits", "until_ms", b"until_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allocation_id", b"allocation_id", "binding", b"binding", "devices", b"devices", "limits", b"limits", "sharing", b"sharing", "until_ms", b"until_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
+
+@_typing.final
+class Sharing(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    mode: Global___SharingMode.ValueType
+    replicas: _builtins.int
+    """Slots of one GPU."""
+    def __init__(
+        self,
+        *,
+        mode: Global___SharingMode.ValueType = ...,
+        replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sharing: _TypeAlias = Sharing  # noqa: Y015
 
 @_typing.final
 class AssignedDevice(_message.Message):

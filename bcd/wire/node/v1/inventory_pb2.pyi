@@ -186,6 +186,7 @@ class Device(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     MIG_ENABLED_FIELD_NUMBER: _builtins.int
+    IN_USE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The UUID, as CDI names it: GPU-…, MIG-…, or "<GPU uuid>::<n>" for a slot."""
     device_class: _builtins.str
@@ -204,6 +205,8 @@ class Device(_message.Message):
     """MIG profile, for example "1g.10gb"."""
     mig_enabled: _builtins.bool
     """The GPU is in MIG mode: it cannot be booked as a whole."""
+    in_use: _builtins.bool
+    """A process that belongs to no hold computes on the device."""
     @_builtins.property
     def nvlink_peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """UUIDs of the GPUs at the other end of direct NVLinks."""
@@ -225,10 +228,11 @@ class Device(_message.Message):
         profile: _builtins.str = ...,
         health: Global___Health | None = ...,
         mig_enabled: _builtins.bool = ...,
+        in_use: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "health", b"health", "numa_node", b"numa_node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "device_class", b"device_class", "gpu", b"gpu", "health", b"health", "id", b"id", "memory_bytes", b"memory_bytes", "mig_enabled", b"mig_enabled", "model", b"model", "numa_node", b"numa_node", "nvlink_domain", b"nvlink_domain", "nvlink_peers", b"nvlink_peers", "pci_address", b"pci_address", "profile", b"profile"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "device_class", b"device_class", "gpu", b"gpu", "health", b"health", "id", b"id", "in_use", b"in_use", "memory_bytes", b"memory_bytes", "mig_enabled", b"mig_enabled", "model", b"model", "numa_node", b"numa_node", "nvlink_domain", b"nvlink_domain", "nvlink_peers", b"nvlink_peers", "pci_address", b"pci_address", "profile", b"profile"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
     _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015

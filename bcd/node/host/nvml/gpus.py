@@ -1,0 +1,260 @@
+"""The GPUs of a real host: implements the ``Gpus`` port on what the NVML child says.
+
+The supervisor's thread makes a whole new snapshot whenever something changed; the daemon's threads
+only take the newest. While NVML cannot be used the last devices stay, of unknown health.
+"""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from bcd.model.report import Failed, FailureReason
+from bcd.node.edits import NO_EDITS, DeviceEdits
+from bcd.node.host.nvml import messages
+from bcd.node.host.nvml.conditions import Unavailable, gpu_conditions, unavailable
+from bcd.node.host.nvml.devices import devices_of, in_use
+from bcd.node.host.nvml.health import Policy, Trouble, settle, trouble_of
+from bcd.node.host.nvml.messages import GpuReading, MigReading
+from bcd.node.host.nvml.process import Launch
+from bcd.node.host.nvml.stamp import kernel_version
+from bcd.node.host.nvml.supervisor import Periods, Supervisor
+from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
+from bcd.node.ports import GpuSnapshot
+from bcd.node.settings import NvmlSettings
+
+WAITING = "NVML has not answered yet"
+# NVML takes in a GPU that came back only when it is started anew; not too often, see ``process``.
+_STALE_READINGS = 5
+# A hang is known within one and a half deadlines, this part of one before it is even asked for.
+_PINGS = 0.4
+# nvml.h: nvmlEventTypeXidCriticalError.
+_XID = 0x8
+
+
+class Driver(Protocol):
+    """Where the driver's nodes and files lie; ``host.driver`` implements it.
+
+    Called by the supervisor's thread and by those of the port, one at a time.
+    """
+
+    def common(self, driver_version: str) -> DeviceEdits:
+        """What every container needs, of this version only."""
+        ...
+
+    def gpu(self, minor: int, pci_address: str) -> DeviceEdits:
+        """What a whole GPU needs."""
+        ...
+
+    def mig(self, minor: int, pci_address: str, gi: int, ci: int, *, graphics: bool) -> DeviceEdits:
+        """What a MIG instance needs; ``minor`` and ``pci_address`` are its GPU's."""
+        ...
+
+    def problem(self, edits: DeviceEdits) -> Failed | None:
+        """The first node, mount or hook that is not there now."""
+        ...
+
+    def fingerprint(self) -> object:
+        """Something cheap that differs when the answers may differ."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """All that is known; one snapshot follows from it, the bus and the driver's files."""
+
+    versions: messages.Ready | None = None
+    gpus: tuple[GpuReading, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
+    uuids: Mapping[str, str]
+    unavailable: Unavailable | None = None
+
+
+class NvmlGpus:
+    """Implements the ``Gpus`` port, and hears the supervisor."""
+
+    def __init__(
+        self,
+        root: Path,
+        driver: Driver,
+        settings: NvmlSettings,
+        launch: Launch | None = None,
+        periods: Periods | None = None,
+    ) -> None:
+        self._root = root
+        self._driver = driver
+        self._settings = settings
+        self._policy = Policy(frozenset(settings.fatal_xids), frozenset(settings.ignored_xids))
+        self._periods = periods or Periods(
+            deadline=settings.deadline_seconds,
+            init=settings.init_seconds,
+            probe=settings.probe_seconds,
+            ping=_PINGS * settings.deadline_seconds,
+        )
+        self._supervisor = Supervisor(
+            root, launch or Launch(), self._periods, settings.ignored_processes, self
+        )
+        self._files = threading.Lock()
+        self._wake: Callable[[], None] = lambda: None
+        self._seen = _Seen(uuids={})
+        self._outside: object = None
+        self._readings = itertools.count(1)
+        self._number = 0
+        self._snapshot = GpuSnapshot(waiting=WAITING)
+
+    # The port.
+
+    def snapshot(self) -> GpuSnapshot:
+        """The newest; a number and a reference, never a call."""
+        return self._snapshot
+
+    def busy(self, device_ids: Iterable[str]) -> frozenset[str]:
+        """Asks NVML now, for at most a deadline; slots of shared GPUs are never busy."""
+        if not self._settings.busy_check or self._snapshot.unavailable is not None:
+            return frozenset()
+        known = {device.id for device in self._snapshot.devices}
+        return self._supervisor.count(tuple(id_ for id_ in device_ids if id_ in known))
+
+    def prepare(self, device_ids: tuple[str, ...]) -> Failed | None:
+        """Whether NVML still names the devices and all their nodes and files are there now."""
+        snapshot = self._snapshot
+        if snapshot.unavailable is not None:
+            return snapshot.unavailable
+        with self._files:
+            for id_ in device_ids:
+                edits = snapshot.edits.get(id_.partition("::")[0])
+                if edits is None:
+                    return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
+                failed = self._problem(edits, id_)
+                if failed is not None:
+                    return failed
+            return self._driver.problem(snapshot.common)
+
+    def fingerprint(self) -> object:
+        """The number of the newest snapshot."""
+        return self._number
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Start NVML in its child."""
+        self._wake = wake
+        self._supervisor.start()
+
+    def close(self) -> None:
+        """End the child."""
+        self._wake = lambda: None
+        self._supervisor.close()
+
+    # The supervisor's words, in its thread.
+
+    def ready(self, ready: messages.Ready) -> None:
+        """Keep the versions; the reading that follows shows them."""
+        self._seen = replace(self._seen, versions=ready)
+
+    def reading(self, reading: messages.Reading) -> bool:
+        """Take in all GPUs; True when NVML should be started anew, since one of them is lost."""
+        seen = self._seen
+        before = {gpu.uuid: gpu for gpu in seen.gpus if gpu.uuid}
+        after = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid}
+        now = time.monotonic()
+        self._seen = replace(
+            seen,
+            gpus=reading.gpus,
+            troubles=settle(seen.troubles, before, after, now, self._periods.probe),
+            uuids={**seen.uuids, **{gpu.address: gpu.uuid for gpu in after.values()}},
+            unavailable=None,
+        )
+        self._publish()
+        missing = any(c.type == "GpuMissing" for c in self._snapshot.conditions)
+        return missing and next(self._readings) % _STALE_READINGS == 0
+
+    def event(self, event: messages.Event) -> bool:
+        """Health at once; every event is worth a reading, which tells the rest."""
+        trouble = trouble_of(event, self._policy, time.monotonic())
+        if trouble is not None:
+            self._seen = replace(self._seen, troubles=(*self._seen.troubles, trouble)[-64:])
+            self._publish()
+        return trouble is not None or event.kind != _XID
+
+    def failed(self, failure: messages.Failure) -> None:
+        """Say so, and keep what was seen last."""
+        found = unavailable(failure, kernel_version(self._root))
+        self._seen = replace(self._seen, unavailable=found)
+        self._publish()
+
+    def idle(self) -> None:
+        """Look whether the bus or the driver's files changed."""
+        if self._snapshot.waiting == "" and self._look_outside() != self._outside:
+            self._publish()
+
+    # The snapshot.
+
+    def _look_outside(self) -> tuple[tuple[PciGpu, ...], object]:
+        with self._files:
+            return pci_gpus(self._root), self._driver.fingerprint()
+
+    def _publish(self) -> None:
+        self._outside = outside = self._look_outside()
+        with self._files:
+            made = self._make(outside[0])
+        if made == self._snapshot:
+            return
+        self._snapshot = made
+        self._number += 1
+        self._wake()
+
+    def _make(self, pci: tuple[PciGpu, ...]) -> GpuSnapshot:
+        seen, old = self._seen, self._snapshot
+        trouble = seen.unavailable
+        numa = {gpu.address: numa_with_cpus(self._root, gpu.numa_node) for gpu in pci}
+        unknown = trouble.condition.type if trouble is not None else ""
+        devices = devices_of(seen.gpus, numa, seen.troubles, unknown)
+        if trouble is not None:
+            # The files of a driver that is being replaced are not those of what runs.
+            return replace(
+                old,
+                devices=devices,
+                in_use=frozenset(),
+                unavailable=trouble.failed,
+                waiting="",
+                conditions=(trouble.condition,),
+            )
+        versions = seen.versions
+        driver_version = (versions.driver if versions else "") or kernel_version(self._root)
+        edits = dict(self._edits(seen.gpus))
+        return GpuSnapshot(
+            driver_version=driver_version,
+            cuda_version=versions.cuda if versions is not None else "",
+            devices=devices,
+            edits=edits,
+            common=self._driver.common(driver_version),
+            in_use=in_use(seen.gpus),
+            problems={
+                id_: failed
+                for id_, own in edits.items()
+                if (failed := self._problem(own, id_)) is not None
+            },
+            conditions=tuple(gpu_conditions(seen.gpus, pci, seen.uuids)),
+        )
+
+    def _edits(self, gpus: Iterable[GpuReading]) -> Iterable[tuple[str, DeviceEdits]]:
+        for gpu in gpus:
+            if not gpu.uuid:
+                continue
+            known = gpu.minor >= 0
+            yield gpu.uuid, self._driver.gpu(gpu.minor, gpu.address) if known else NO_EDITS
+            for mig in gpu.migs:
+                yield mig.uuid, self._mig(gpu, mig) if known else NO_EDITS
+
+    def _mig(self, gpu: GpuReading, mig: MigReading) -> DeviceEdits:
+        graphics = "+gfx" in mig.profile
+        return self._driver.mig(gpu.minor, gpu.address, mig.gi, mig.ci, graphics=graphics)
+
+    def _problem(self, edits: DeviceEdits, id_: str) -> Failed | None:
+        if not edits.nodes:
+            return Failed(
+                FailureReason.DEVICE_NODE_MISSING, f"NVML does not say which node {id_} has"
+            )
+        return self._driver.problem(edits)

@@ -1,0 +1,33 @@
+"""How many compute processes are on a device; runs in the child.
+
+The number only leaves the child, never the processes. An MPS server stands on a GPU for others and
+does not count, nor do programs that the settings name.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+_SERVERS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
+_MAX_BYTES = 4096
+
+
+def counted(handle: Any, ignored: frozenset[str]) -> int | None:
+    """Compute processes on a GPU or MIG instance, None when NVML would not say."""
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+    except (pynvml.NVMLError, UnicodeDecodeError):
+        return None
+    names = _SERVERS | ignored
+    return sum(_name(int(process.pid)) not in names for process in found)
+
+
+def _name(pid: int) -> str:
+    """The program's name, empty when it cannot be told: then the process counts."""
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+            first = file.read(_MAX_BYTES).split(b"\0")[0]
+    except OSError:
+        return ""
+    return first.rpartition(b"/")[2].decode(errors="replace")

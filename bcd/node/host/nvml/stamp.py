@@ -1,0 +1,40 @@
+"""Whether the driver has been replaced under a running NVML child.
+
+NVML is never loaded twice in one process: after an upgrade the child has to be a new one.
+"""
+
+import os
+import re
+from pathlib import Path
+
+_VERSION = re.compile(r"\s(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\s")
+_MAX_BYTES = 4096
+
+
+def kernel_version(root: Path) -> str:
+    """The version of the loaded kernel module, empty when none is loaded."""
+    try:
+        with (root / "proc/driver/nvidia/version").open("rb") as file:
+            text = file.read(_MAX_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    match = _VERSION.search(text)
+    return match[1] if match else ""
+
+
+def driver_stamp(root: Path, library: str) -> object:
+    """Differs when the kernel module's version, or the library that was loaded, changed.
+
+    ``library`` is the file that the child has mapped, below /; beside it lies the link that the
+    loader follows. What is gone is a change, too.
+    """
+    link = os.path.join(os.path.dirname(library), "libnvidia-ml.so.1") if library else ""
+    return kernel_version(root), _file(library), _file(link)
+
+
+def _file(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path) if path else None
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns) if found is not None else None

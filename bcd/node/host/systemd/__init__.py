@@ -1,0 +1,12 @@
+"""Holds with limits on a real host: one systemd slice per allocation, and its control files.
+
+- ``slices``: the port ``Slices``; creates, repairs, reads back and stops.
+- ``cgroup``: the control files of the slices, read and compared; huge pages, which systemd has no
+  property for, and the ban on new children before a stop.
+- ``conversation``: one operation of systemd, in a child process with a deadline.
+- ``units``: that child; the only module that imports pystemd.
+
+systemd owns the slices and every limit that it knows a property for: what is written behind its
+back is lost at the next ``daemon-reload``. But it reports success while it applies nothing, so
+only the control files say whether a limit is in force.
+"""

@@ -1,0 +1,57 @@
+"""What every ``Mps`` does: the simulated daemons, and the ones in memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bcd.node.ports import Mps, MpsState
+from bcd.node.sharing import MpsShare
+from bcd.sim.mps import SimulatedMps
+from tests.node.memory import MemoryMps
+
+Occupy = Callable[[bool], None]
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
+SHARE = MpsShare(10, 8 << 30)
+
+
+@pytest.fixture(params=["simulated", "memory"])
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Mps, Occupy]:
+    """MPS daemons, and a way to put a client onto the GPU, or end it."""
+    if request.param == "memory":
+        memory = MemoryMps()
+
+        def fill(busy: bool) -> None:
+            memory.busy = {GPU} if busy else set()
+
+        return memory, fill
+
+    def fault(busy: bool) -> None:
+        (tmp_path / "faults.toml").write_text(f'in_use = ["{GPU}"]\n' if busy else "in_use = []\n")
+
+    return SimulatedMps(tmp_path), fault
+
+
+def test_a_host_has_none_at_first(host: tuple[Mps, Occupy]) -> None:
+    assert host[0].read() == {}
+
+
+def test_one_that_was_started_answers_with_its_share(host: tuple[Mps, Occupy]) -> None:
+    mps, _ = host
+    assert mps.ensure(GPU, SHARE) is None
+    assert mps.ensure(GPU, SHARE) is None
+    assert mps.read() == {GPU: MpsState(SHARE, ready=True)}
+    assert mps.ensure(GPU, MpsShare(4, 20 << 30)) is None
+    assert mps.read() == {GPU: MpsState(MpsShare(4, 20 << 30), ready=True)}
+
+
+def test_one_with_a_client_is_never_stopped(host: tuple[Mps, Occupy]) -> None:
+    mps, occupy = host
+    mps.ensure(GPU, SHARE)
+    occupy(True)
+    assert not mps.stop(GPU)
+    assert GPU in mps.read()
+    occupy(False)
+    assert mps.stop(GPU)
+    assert mps.read() == {}
+    assert mps.stop(GPU)

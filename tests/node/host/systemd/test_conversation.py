@@ -1,0 +1,88 @@
+"""What systemd is asked, and what becomes of a conversation that goes wrong."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bcd.model.assignment import Limits
+from bcd.node.host.systemd.conversation import SystemdUnits, id_mask, properties_of
+
+
+@pytest.mark.parametrize(
+    ("cpulist", "mask"),
+    [
+        ("", ()),
+        ("0", (1,)),
+        ("2-3", (12,)),
+        ("8,10", (0, 5)),
+        ("10-23", (0, 252, 255)),
+        ("8,184", (0, 1, *[0] * 21, 1)),
+    ],
+)
+def test_ids_are_bytes_with_the_lowest_first(cpulist: str, mask: tuple[int, ...]) -> None:
+    assert id_mask(cpulist) == mask
+
+
+def test_every_limit_that_the_drop_in_sets_is_set_again() -> None:
+    text = Path("systemd/bcd-alloc-.slice.d/10-bcd-failclosed.conf").read_text()
+    tight = {line.partition("=")[0] for line in text.splitlines() if "=" in line}
+    none = Limits(cpu_millis=0, memory_bytes=0, hugepages_1gi=0)
+    assert tight
+    assert tight <= {each.name for each in properties_of(none)}
+
+
+def test_zero_is_no_limit_and_a_quota_is_microseconds_per_second() -> None:
+    infinity = (1 << 64) - 1
+    none = {
+        p.name: p.value
+        for p in properties_of(Limits(cpu_millis=0, memory_bytes=0, hugepages_1gi=0))
+    }
+    assert (none["CPUQuotaPerSecUSec"], none["MemoryMax"]) == (infinity, infinity)
+    some = {
+        p.name: p.value
+        for p in properties_of(Limits(cpu_millis=1240, memory_bytes=1 << 30, hugepages_1gi=0))
+    }
+    assert (some["CPUQuotaPerSecUSec"], some["MemoryMax"]) == (1_240_000, 1 << 30)
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Path]:
+    """A root whose PID 1 takes connections and never says anything."""
+    (tmp_path / "run/systemd").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "run/systemd/private"))
+        listener.listen()
+        yield tmp_path
+
+
+def test_a_systemd_that_does_not_answer_costs_the_deadline_and_no_more(silent: Path) -> None:
+    said = SystemdUnits(silent, deadline_s=0.5).stop("bcd-alloc-x.slice")
+    assert said.startswith("systemd did not answer within 0.5 s")
+
+
+def test_a_systemd_that_does_not_answer_is_not_asked_for_every_hold(
+    silent: Path, tmp_path: Path
+) -> None:
+    units = SystemdUnits(silent, deadline_s=0.5)
+    said = units.stop("bcd-alloc-x.slice")
+    # Gone, it would be said otherwise, if it were asked.
+    (tmp_path / "run/systemd/private").unlink()
+    assert units.stop("bcd-alloc-y.slice") == said
+
+
+def test_a_systemd_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    said = SystemdUnits(tmp_path).stop("bcd-alloc-x.slice")
+    assert said
+    assert "Traceback" not in said
+
+
+def test_properties_that_outlive_a_slice_are_found(tmp_path: Path) -> None:
+    units = SystemdUnits(tmp_path)
+    assert not units.left_over("bcd-alloc-x.slice")
+    for top in ("run", "etc"):
+        folder = tmp_path / top / "systemd/system.control/bcd-alloc-x.slice.d"
+        folder.mkdir(parents=True)
+        assert units.left_over("bcd-alloc-x.slice")
+        folder.rmdir()

@@ -1,0 +1,164 @@
+"""What keeps a new hold from being made for now: the driver, and who still uses the devices."""
+
+from dataclasses import replace
+
+from bcd.model.report import Bound, Failed, FailureReason
+from bcd.node.others import bookable
+from bcd.node.patience import Patience
+from bcd.node.ports import GpuSnapshot
+from bcd.node.readiness import MAX_WAIT_S
+from bcd.node.steps import StepName
+from tests.node.clock import HandClock
+from tests.node.memory import MIG, SLOTS, WHOLE, snapshot
+from tests.node.passes import Node, state
+from tests.node.world import alloc_id, assignment, limits
+
+ONE = assignment(1, WHOLE[0])
+LIMITED = assignment(1, WHOLE[0], limits=limits())
+ID = alloc_id(1)
+NO_DRIVER = Failed(FailureReason.DRIVER_UNAVAILABLE, "no driver; run nvidia-smi")
+
+
+def busy_with(*names: str) -> Node:
+    node = Node()
+    node.world.gpus.found = replace(snapshot(), in_use=frozenset(names))
+    return node
+
+
+def conditions(node: Node) -> dict[str, str]:
+    assert node.last is not None
+    return {condition.type: condition.message for condition in node.last.conditions}
+
+
+def test_without_a_driver_new_holds_are_refused_with_its_reason_and_old_ones_stand() -> None:
+    node = Node()
+    node.settle(state(ONE))
+    node.world.gpus.found = GpuSnapshot(unavailable=NO_DRIVER)
+    node.restart()
+    node.run(state(ONE, assignment(2, WHOLE[1]), generation=2))
+    assert isinstance(node.outcomes[ID], Bound)
+    assert node.outcomes[alloc_id(2)] == NO_DRIVER
+    assert list(node.world.cdi.files) == [f"bcd-{ID}.json"]
+    assert "DeviceLost" not in conditions(node)
+
+
+def test_before_the_first_look_at_the_gpus_new_holds_wait_and_old_ones_stand() -> None:
+    node = Node()
+    node.settle(state(ONE))
+    seen, node.world.gpus.found = node.world.gpus.found, GpuSnapshot(waiting="the driver starts")
+    node.restart()
+    wanted = state(ONE, assignment(2, WHOLE[1]), generation=2)
+    node.run(wanted)
+    assert isinstance(node.outcomes[ID], Bound)
+    assert alloc_id(2) not in node.outcomes
+    assert node.last is not None
+    assert dict(node.last.waiting) == {alloc_id(2): "the driver starts"}
+    node.world.gpus.found = seen
+    node.settle(wanted)
+    assert isinstance(node.outcomes[alloc_id(2)], Bound)
+
+
+def test_a_look_that_never_comes_fails_the_bind_at_its_deadline() -> None:
+    node = Node()
+    node.world.gpus.found = GpuSnapshot(waiting="the driver starts")
+    node.overdue = frozenset({ID})
+    node.run(state(ONE))
+    assert node.outcomes[ID] == Failed(FailureReason.DRIVER_UNAVAILABLE, "the driver starts")
+
+
+def test_a_busy_device_makes_a_new_hold_wait_until_it_is_free() -> None:
+    node = busy_with("GPU-0")
+    node.run(state(ONE))
+    assert ID not in node.outcomes
+    assert node.done == []
+    assert "GPU-0" in conditions(node)["HoldWaits"]
+    node.world.gpus.found = snapshot()
+    node.settle(state(ONE))
+    assert isinstance(node.outcomes[ID], Bound)
+
+
+def test_a_device_that_stays_busy_fails_the_hold_at_the_deadline_only() -> None:
+    node = busy_with("GPU-0")
+    node.run(state(ONE))
+    node.overdue = frozenset({ID})
+    node.run(state(ONE))
+    outcome = node.outcomes[ID]
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == FailureReason.DEVICE_BUSY
+
+
+def test_a_busy_mig_instance_waits_and_a_busy_slot_does_not() -> None:
+    node = busy_with("MIG-0", "GPU-9", "GPU-9::0")
+    node.run(state(assignment(1, MIG[0]), assignment(2, SLOTS[0])))
+    assert ID not in node.outcomes
+    assert isinstance(node.outcomes[alloc_id(2)], Bound)
+
+
+def test_a_hold_whose_spec_was_removed_under_its_workload_is_repaired_at_once() -> None:
+    for restarted in (False, True):
+        node = Node()
+        node.settle(state(LIMITED))
+        node.world.gpus.found = replace(snapshot(), in_use=frozenset({"GPU-0"}))
+        node.world.slices.busy = {ID}
+        node.world.cdi.files.clear()
+        if restarted:
+            node.restart()
+        node.run(state(LIMITED))
+        assert isinstance(node.outcomes[ID], Bound)
+        assert list(node.world.cdi.files) == [f"bcd-{ID}.json"]
+
+
+def test_a_slice_with_processes_before_its_hold_is_refused() -> None:
+    node = Node()
+    node.world.slices.slices[ID] = limits(memory_gib=1)
+    node.world.slices.busy = {ID}
+    node.run(state(LIMITED))
+    outcome = node.outcomes[ID]
+    assert isinstance(outcome, Failed)
+    assert outcome.reason == FailureReason.SLICE_FAILED
+    assert StepName.ENSURE_SLICE not in node.done
+
+
+def test_a_spec_is_not_rewritten_with_what_the_driver_lacks_now() -> None:
+    node = Node()
+    node.settle(state(ONE))
+    before = dict(node.world.cdi.files)
+    missing = Failed(FailureReason.DEVICE_NODE_MISSING, "/dev/nvidia-uvm is missing")
+    changed = replace(snapshot(), driver_version="560", problems={"GPU-0": missing})
+    edits = {id_: replace(edit, env=("NEW=1",)) for id_, edit in changed.edits.items()}
+    node.world.gpus.found = replace(changed, edits=edits)
+    node.run(state(ONE))
+    assert node.world.cdi.files == before
+    assert isinstance(node.outcomes[ID], Bound)
+    assert "/dev/nvidia-uvm is missing" in conditions(node)["DeviceNotReady"]
+    node.world.gpus.found = replace(changed, edits=edits, problems={})
+    node.settle(state(ONE))
+    assert b"NEW=1" in (node.world.cdi.files[f"bcd-{ID}.json"] or b"")
+
+
+async def test_waiting_ends_on_the_steady_clock_and_begins_anew_when_nothing_waited() -> None:
+    clock = HandClock()
+    patience = Patience(clock)
+    patience.keep([ID], [])
+    assert patience.overdue() == frozenset()
+    await clock.advance(MAX_WAIT_S)
+    assert patience.overdue() == {ID}
+    patience.keep([], [ID])
+    assert patience.overdue() == {ID}
+    patience.keep([], [])
+    patience.keep([ID], [])
+    assert patience.overdue() == frozenset()
+
+
+def test_a_device_in_use_outside_every_hold_is_marked_in_the_inventory() -> None:
+    devices = snapshot().devices
+    marked = bookable(devices, (), frozenset({"GPU-0", "GPU-8"}))
+    assert [device.id for device in marked if device.in_use] == ["GPU-0"]
+
+
+def test_a_device_in_use_inside_a_hold_is_not_marked() -> None:
+    node = busy_with("GPU-1", "GPU-2")
+    node.world.gpus.found = snapshot()
+    node.settle(state(assignment(1, WHOLE[1]), assignment(2, SLOTS[0])))
+    assert node.last is not None
+    assert node.last.held == {"GPU-1", "GPU-9"}

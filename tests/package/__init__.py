@@ -1,0 +1,1 @@
+"""The Debian packages, on a clean Debian: they install, run, upgrade and go as promised."""
