@@ -150,6 +150,16 @@ FAULTS: list[tuple[str, Level, Fault, str]] = [
         lambda h: h.write("made/bcd-alloc-doctor.slice", "DropInPaths=\nMemoryMax=infinity\n"),
         "systemctl daemon-reload",
     ),
+    (
+        "fail-closed-loaded",
+        Level.FAILED,
+        lambda h: h.write(
+            "made/bcd-alloc-doctor.slice",
+            "DropInPaths=/usr/lib/systemd/system/bcd-alloc-.slice.d/10-bcd-failclosed.conf"
+            " /etc/systemd/system/bcd-alloc-.slice.d/90-mine.conf\nMemoryMax=infinity\n",
+        ),
+        "systemctl cat",
+    ),
     ("daemon", Level.FAILED, change(daemon="no bcd answers there"), "systemctl start bcd"),
     ("daemon", Level.FAILED, condition("PassFailed"), "bcd status"),
     ("ready", Level.FAILED, unit(ActiveState="activating", SubState="start"), "journalctl"),
