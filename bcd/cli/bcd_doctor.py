@@ -63,7 +63,7 @@ def _findings(config: Path) -> Iterator[Finding]:
             profile=profile_of(paths.root),
             slices=found_slices(paths.root),
             daemon=_daemon(paths),
-            nvml=functools.partial(look_once, paths.root, settings),
+            nvml=functools.cache(functools.partial(look_once, paths.root, settings)),
         )
     )
 

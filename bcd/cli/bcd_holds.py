@@ -80,12 +80,12 @@ def _outcomes(paths: Paths) -> tuple[_Outcome, ...] | None:
 def _documents(
     holds: tuple[StandingHold, ...], outcomes: tuple[_Outcome, ...]
 ) -> Iterator[dict[str, Any]]:
-    failed = {outcome.allocation_id: outcome for outcome in outcomes if outcome.state == "failed"}
+    unmade = {o.allocation_id: o for o in outcomes if o.state in ("failed", "waiting")}
     for hold in holds:
-        outcome = failed.pop(str(hold.allocation_id), None)
+        outcome = unmade.pop(str(hold.allocation_id), None)
         yield _document(hold) | _failure(outcome)
-    for id_, outcome in sorted(failed.items()):
-        yield {"allocationId": id_, "state": "failed", "devices": []} | _failure(outcome)
+    for id_, outcome in sorted(unmade.items()):
+        yield {"allocationId": id_, "state": outcome.state, "devices": []} | _failure(outcome)
 
 
 def _failure(outcome: _Outcome | None) -> dict[str, Any]:
@@ -126,8 +126,9 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  env      {document['envFile']}"
     for problem in document.get("problems", ()):
         yield f"  problem  {problem}"
-    if document.get("reason"):
-        yield f"  failed   {document['reason']}: {document['message']}"
+    if document.get("message") or document.get("reason"):
+        why = ": ".join(filter(None, (document["reason"], document["message"])))
+        yield f"  because  {why}"
 
 
 def _limits(limits: Limits) -> str:

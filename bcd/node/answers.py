@@ -96,13 +96,14 @@ class Answers:
     def _measured(self) -> Measured:
         daemon, frame = self._daemon, self._holds.inventory.frame
         outcomes = list(daemon.outcomes.values())
+        holds = Counter(type(outcome).__name__.lower() for outcome in outcomes)
         until_ms = validity_ms(daemon.identity.current.leaf)[1]
         return Measured(
             version=bcd.__version__,
             node_id=daemon.identity.node_id,
             driver_version=frame.host.driver_version,
             cuda_version=frame.host.cuda_version,
-            holds=Counter(type(outcome).__name__.lower() for outcome in outcomes),
+            holds=holds | Counter(waiting=len(daemon.waiting)),
             failures=Counter(o.reason for o in outcomes if isinstance(o, Failed)),
             conditions=Counter(condition.type for condition in daemon.conditions),
             devices=Counter(device_states(frame)),

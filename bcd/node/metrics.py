@@ -16,7 +16,7 @@ from bcd.node.ports import Clock
 
 # A quiet pass takes milliseconds, one with slow binds seconds, and 900 s count as hung.
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-HOLD_STATES = ("bound", "failed", "released")
+HOLD_STATES = ("bound", "waiting", "failed", "released")
 # The daemon's own counters (``Daemon.counters``) by metric; others are counted by name.
 COUNTERS = {
     "passes": ("bcd_passes_total", "Passes that began."),

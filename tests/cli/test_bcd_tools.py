@@ -116,6 +116,15 @@ def test_limits_are_words(booked: Limits, text: str) -> None:
     assert bcd_holds._limits(booked) == text
 
 
+def test_an_allocation_that_waits_is_shown_with_what_it_waits_for() -> None:
+    waits = bcd_holds._Outcome("alloc_1", "waiting", message="a process computes on GPU-1")
+    [document] = bcd_holds._documents((), (waits,))
+    assert list(bcd_holds._lines(document)) == [
+        "alloc_1  waiting",
+        "  because  a process computes on GPU-1",
+    ]
+
+
 # exec
 
 SYSTEMD_RUN = """

@@ -66,7 +66,7 @@ async def test_holds_show_what_failed_and_exec_uses_what_stands(
     assert [hold["state"] for hold in document["holds"]] == ["stands", "stands", "failed"]
     assert document["holds"][2]["reason"] == "device-unhealthy"
     text = (await bcd(site, "holds")).stdout
-    assert "  failed   device-unhealthy: " in text
+    assert "  because  device-unhealthy: " in text
     words = (str(alloc_id(1)), "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert (await bcd(site, "exec", *words)).stdout == f"{gpus[0].id}\n"
     refused = await bcd(site, "exec", str(alloc_id(2)), "--", "true")

@@ -81,6 +81,15 @@ def test_names_follow_the_conventions() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_the_agent_asks_for_the_job_that_the_rules_name_where_the_settings_say() -> None:
+    text = (MONITORING / "scrape.yaml").read_text()
+    assert "job_name: bcd\n" in text
+    assert 'up{job="bcd"}' in RULES
+    (target,) = re.findall(r'targets: \["([^"]+)"\]', text)
+    assert target in re.findall(r'listen = "([^"]+)"', text)
+    assert target in (MONITORING.parent / "bcd-full.toml").read_text()
+
+
 def test_every_alert_says_what_it_is_and_what_to_do() -> None:
     alerts = RULES.split("- alert: ")[1:]
     assert len(alerts) >= 12

@@ -32,6 +32,11 @@ def test_the_rules_are_sound() -> None:
     assert "15 rules found" in promtool("check", "rules", str(MONITORING / "bcd-alerts.yaml"))
 
 
+def test_the_agents_settings_are_sound() -> None:
+    said = promtool("check", "config", "--agent", str(MONITORING / "scrape.yaml"))
+    assert "is valid prometheus config" in said
+
+
 def test_each_fault_fires_its_alert_and_a_healthy_host_none(tmp_path: Path) -> None:
     shutil.copy(MONITORING / "bcd-alerts.yaml", tmp_path)
     shutil.copy(HERE / "alerts.yaml", tmp_path)

@@ -108,9 +108,9 @@ class MadeHost:
         """A program that is a shell script."""
         os.chmod(self.write(f"usr/bin/{name}", f"#!/bin/sh\n{script}\n"), 0o755)
 
-    def without_annotations(self) -> None:
-        """The setting for podman of Debian 12."""
-        self.settings = Settings(gateway=SETTINGS.gateway, cdi=CdiSettings(annotations="never"))
+    def cdi(self, settings: CdiSettings) -> None:
+        """Other settings of specs."""
+        self.settings = Settings(gateway=SETTINGS.gateway, cdi=settings)
 
     def hold(self, number: int, booked: Limits | None = None) -> Hold:
         """A hold of one GPU as the daemon leaves it: spec, env file, and a slice for limits."""

@@ -15,6 +15,7 @@ from bcd.node.host.doctor.examine import CHECKS, examine
 from bcd.node.host.doctor.finding import Finding, Level
 from bcd.node.host.doctor.patient import NvmlAnswer, Patient, dial, free_bytes, told
 from bcd.node.identity import save_identity
+from bcd.node.settings import CdiSettings
 from bcd.signing.certificates import Role
 from tests.authority import Authority
 from tests.node.host.made_host import VERSION, MadeHost
@@ -149,6 +150,16 @@ FAULTS: list[tuple[str, Level, Fault, str]] = [
         lambda h: h.write("made/bcd-alloc-doctor.slice", "DropInPaths=\nMemoryMax=infinity\n"),
         "systemctl daemon-reload",
     ),
+    (
+        "fail-closed-loaded",
+        Level.FAILED,
+        lambda h: h.write(
+            "made/bcd-alloc-doctor.slice",
+            "DropInPaths=/usr/lib/systemd/system/bcd-alloc-.slice.d/10-bcd-failclosed.conf"
+            " /etc/systemd/system/bcd-alloc-.slice.d/90-mine.conf\nMemoryMax=infinity\n",
+        ),
+        "systemctl cat",
+    ),
     ("daemon", Level.FAILED, change(daemon="no bcd answers there"), "systemctl start bcd"),
     ("daemon", Level.FAILED, condition("PassFailed"), "bcd status"),
     ("ready", Level.FAILED, unit(ActiveState="activating", SubState="start"), "journalctl"),
@@ -164,6 +175,7 @@ FAULTS: list[tuple[str, Level, Fault, str]] = [
     ("persistence", Level.WARNING, persistence_off, "nvidia-smi -pm 1"),
     ("device-nodes", Level.FAILED, lambda h: h.remove("dev/nvidia-uvm"), "nvidia-modprobe"),
     ("char-links", Level.WARNING, lambda h: h.remove("dev/char/1:3"), "ln -s ../nvidia0"),
+    ("cdi-hook", Level.FAILED, lambda h: h.cdi(CdiSettings(hook="/opt/none")), 'hook = "auto"'),
     ("podman", Level.FAILED, lambda h: h.program("podman", "echo podman version 3.4.4"), "4.1"),
     (
         "podman",
@@ -234,14 +246,28 @@ def test_each_fault_turns_exactly_its_check_red(
     assert found[name].why
 
 
-def test_every_check_but_the_one_for_information_has_a_fault() -> None:
-    assert {check.name for check in CHECKS} - {name for name, *_ in FAULTS} == {"cdi-hook"}
+def test_every_check_has_a_fault() -> None:
+    assert {check.name for check in CHECKS} == {name for name, *_ in FAULTS}
+
+
+def test_the_libraries_are_looked_for_where_the_driver_lies(host: MadeHost) -> None:
+    lib = host.root / "usr/lib/x86_64-linux-gnu"
+    away = host.root / "opt/driver/usr/lib/x86_64-linux-gnu"
+    away.parent.mkdir(parents=True)
+    lib.rename(away)
+    assert findings(host)["library"].level is Level.FAILED
+    host.cdi(CdiSettings(driver_root="/opt/driver"))
+    assert findings(host)["library"].level is Level.OK
 
 
 def test_the_hook_is_told_of_and_neither_way_is_wrong(host: MadeHost) -> None:
     assert findings(host)["cdi-hook"].found == "not installed, specs do without"
     host.program("nvidia-cdi-hook", "")
     assert findings(host)["cdi-hook"].found == "installed, specs use it"
+    host.cdi(CdiSettings(hook="/usr/bin/nvidia-cdi-hook"))
+    assert findings(host)["cdi-hook"].found == "/usr/bin/nvidia-cdi-hook"
+    host.cdi(CdiSettings(hook="never"))
+    assert findings(host)["cdi-hook"].found == "not used, as the settings say"
 
 
 def test_on_simulated_hardware_nothing_real_is_asked(host: MadeHost) -> None:
@@ -328,7 +354,7 @@ def test_containerd_1_7_with_its_setting_reads_specs(host: MadeHost) -> None:
 
 def test_podman_of_debian_12_is_fine_without_annotations(host: MadeHost) -> None:
     host.program("podman", "echo podman version 4.3.1")
-    host.without_annotations()
+    host.cdi(CdiSettings(annotations="never"))
     assert findings(host)["podman"].level is Level.OK
 
 

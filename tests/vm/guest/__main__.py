@@ -19,6 +19,7 @@ from typing import Any
 from tests.contracts.slice_cases import CASES
 from tests.vm.guest.host import Hold, run
 from tests.vm.guest.slices import AFTER_REBOOT, SCENARIOS, Scenario, before_reboot
+from tests.vm.guest.tools import TOOLS
 
 _REBOOTED = 100_000  # the number of the hold that lives through the reboot
 
@@ -27,9 +28,8 @@ def main() -> None:
     """The first or the second half, as the folder says."""
     target = Path(sys.argv[1]) / "outcomes.json"
     if not target.exists():
-        _write(
-            target, {each.__name__: _outcome(each, _hold(n)) for n, each in enumerate(SCENARIOS)}
-        )
+        scenarios = enumerate((*SCENARIOS, *TOOLS))
+        _write(target, {each.__name__: _outcome(each, _hold(n)) for n, each in scenarios})
         before_reboot(Hold(_REBOOTED))
         os.sync()
         run("systemctl", "reboot", "--force", "--force")

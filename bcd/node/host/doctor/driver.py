@@ -26,8 +26,14 @@ _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _NODE = re.compile(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)\Z")
 _PCI = "sys/bus/pci/devices"
 _NO_DRIVER = "the driver is not loaded"
-# Conditions of a daemon whose NVML does not answer; a mismatch has a check of its own.
-_SILENT = ("NVMLUnresponsive", "DriverNotLoaded", "DriverLibraryMismatch")
+# Conditions of a daemon whose NVML does not answer.
+_SILENT = (
+    "NVMLUnresponsive",
+    "NVMLFailed",
+    "DriverNotLoaded",
+    "DriverLibraryMissing",
+    "DriverLibraryMismatch",
+)
 
 
 def kernel_version(patient: Patient) -> str:
@@ -65,9 +71,10 @@ def library(patient: Patient) -> Answer:
 
 
 def _library_versions(patient: Patient) -> Iterator[str]:
+    root = patient.settings.cdi.driver_root.strip("/")
     for folder in _LIBRARIES:
         try:
-            names = os.listdir(patient.at(folder))
+            names = os.listdir(patient.at(f"{root}/{folder}" if root else folder))
         except OSError:
             continue
         yield from (match[1] for name in names if (match := _LIBRARY.match(name)))
@@ -188,5 +195,12 @@ def char_links(patient: Patient) -> Answer:
 
 def cdi_hook(patient: Patient) -> Answer:
     """Either way is right; it decides how a container's libraries get their links."""
+    setting = patient.settings.cdi.hook
+    if setting == "never":
+        return ok("not used, as the settings say")
+    if setting != "auto":
+        found = os.access(patient.at(setting.lstrip("/")), os.X_OK)
+        fix = 'mend hook in [cdi] of the settings, such as: hook = "auto"'
+        return ok(setting) if found else failed(f"{setting}: is no program", fix)
     path = patient.program("nvidia-cdi-hook")
     return ok("not installed, specs do without" if path is None else "installed, specs use it")

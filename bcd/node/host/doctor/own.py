@@ -1,6 +1,5 @@
 """Checks of the daemon's own things: state folder, key, certificate, clock, room."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from bcd.durable import why
 from bcd.model.errors import BrokenFile
 from bcd.model.units import HOUR_MS, MINUTE_MS
 from bcd.node.host.doctor.finding import Answer, Level, failed, ok, skipped, warning
-from bcd.node.host.doctor.patient import Patient
+from bcd.node.host.doctor.patient import Patient, Told
 from bcd.signing.certificates import OFFLINE_GRACE_MS, WORKLOAD_ROLES, spiffe_id, validity_ms
 from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials
 
@@ -40,6 +39,8 @@ def key(patient: Patient) -> Answer:
     path = patient.paths.state / CREDENTIALS
     try:
         mode = path.stat().st_mode & 0o777
+    except PermissionError:
+        return skipped(f"{path} may be looked at by root only; run it as root")
     except OSError:
         return skipped(_NOT_ENROLLED)
     return failed(f"{path}: mode {mode:o}", f"chmod 600 {path}") if mode & 0o077 else ok(str(path))
@@ -67,7 +68,7 @@ def _credentials(patient: Patient) -> Credentials | Answer:
     except FileNotFoundError:
         return failed(f"{path}: this host is not enrolled", _JOIN)
     except (BrokenFile, OSError) as error:
-        if not os.access(path, os.R_OK):
+        if isinstance(error.__cause__ or error, PermissionError):
             return skipped(f"{path} may be read by root only; run it as root")
         return failed(str(error), f"mv {path} {path}.old; {_JOIN}")
 
@@ -105,6 +106,8 @@ def clock(patient: Patient) -> Answer:
     written_ms = int((patient.paths.state / CREDENTIALS).stat().st_mtime * 1000)
     if patient.now_ms < written_ms - _SKEW_MS:
         return failed(f"{(written_ms - patient.now_ms) // MINUTE_MS} min behind its own files", fix)
+    if isinstance(patient.daemon, Told) and patient.daemon.connected:
+        return ok("agrees with the certificate, and with the gateway's, whose session stands")
     return ok("agrees with the certificate")
 
 

@@ -24,6 +24,10 @@ MANAGERS = (
     "docker.service",
     "crio.service",
     "nomad.service",
+    "k3s.service",
+    "k3s-agent.service",
+    "rke2-agent.service",
+    "podman-restart.service",
 )
 _NO_DROPIN = "a slice would run unlimited until the daemon gives it its limits"
 
@@ -82,15 +86,21 @@ def fail_closed(patient: Patient) -> Answer:
 
 
 def fail_closed_loaded(patient: Patient) -> Answer:
-    """A file that systemd has not read does nothing."""
+    """A file that systemd has not read, or that another one overrides, does nothing."""
     if fail_closed(patient).fix:
         return skipped("the drop-in is not installed")
     found = patient.unit(_PROBE, "DropInPaths", "MemoryMax")
     if not found:
         return skipped("systemd does not answer; run it as root on the host itself")
-    if _DROPIN in found.get("DropInPaths", ""):
-        return ok(f"{_PROBE} would get {found.get('MemoryMax', '')} bytes")
-    return failed(f"systemd has not read {_DROPIN}; {_NO_DROPIN}", "systemctl daemon-reload")
+    if _DROPIN not in found.get("DropInPaths", ""):
+        return failed(f"systemd has not read {_DROPIN}; {_NO_DROPIN}", "systemctl daemon-reload")
+    memory = found.get("MemoryMax", "")
+    if not memory.isdecimal():
+        return failed(
+            f"another drop-in or unit sets MemoryMax={memory}; {_NO_DROPIN}",
+            f"systemctl cat {_PROBE} names it; take it away, then: systemctl daemon-reload",
+        )
+    return ok(f"{_PROBE} would get {memory} bytes")
 
 
 def pystemd(patient: Patient) -> Answer:
