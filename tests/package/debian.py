@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Beyond the essential packages: what the two packages depend on, and apt.
-_INCLUDED = "apt,systemd,python3,libsystemd0,libstdc++6"
+DEPENDENCIES = "apt,systemd,python3,libsystemd0,libstdc++6"
 _NO_ENV: Mapping[str, str] = {}
 _ENTER = """
 mount -t proc proc "$1/proc"
@@ -18,8 +18,11 @@ exec chroot "$@"
 """
 
 
-def make(folder: Path) -> None:
-    """Install a Debian 12 from the archive that this machine's own apt uses. Some 20 s."""
+def make(folder: Path, packages: str = DEPENDENCIES) -> None:
+    """Install a Debian 12 from the archive that this machine's own apt uses. Some 20 s.
+
+    ``packages`` go in beyond the essential ones, with commas between.
+    """
     if shutil.which("mmdebstrap") is None:
         raise RuntimeError(
             "mmdebstrap is not installed: run apt-get install -y --no-install-recommends mmdebstrap"
@@ -29,7 +32,7 @@ def make(folder: Path) -> None:
     done = subprocess.run(
         [
             "mmdebstrap", "--quiet", "--mode=root", "--variant=essential",
-            f"--include={_INCLUDED}", "--dpkgopt=force-unsafe-io",
+            f"--include={packages}", "--dpkgopt=force-unsafe-io",
             '--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"',
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
             "bookworm", str(folder), sites[0],

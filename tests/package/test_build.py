@@ -97,7 +97,9 @@ def test_every_unit_sample_and_library_list_is_in_one_package(trees: dict[str, P
     assert not daemon & control
     assert "bcd.service" in daemon
     assert control >= {"bcd-gateway.service", "bcd-placer.service"}
-    samples = {path.name for end in ("toml", "cedar") for path in ROOT.glob(f"packaging/*.{end}")}
+    samples = {
+        path.name for end in ("toml", "cedar", "conf") for path in ROOT.glob(f"packaging/*.{end}")
+    }
     shared = of(trees["bcd"], "usr/share/bcd"), of(trees["bcd-control"], "usr/share/bcd-control")
     assert shared[0] | shared[1] >= samples
     assert all("libraries.txt" in names for names in shared)
