@@ -126,6 +126,7 @@ def appear() -> None:
             os.mknod(path, 0o020666, os.makedev(major, minor))
             os.chmod(path, 0o666)
         link = Path("/dev/char", f"{major}:{minor}")
+        link.parent.mkdir(exist_ok=True)  # udev makes it elsewhere
         if not link.is_symlink():
             link.symlink_to(f"../{name}")
 
