@@ -270,7 +270,7 @@ def each_fault_turns_its_own_check_red(host: Host) -> None:
         break_it()
         found[name] = sorted(gpu_host.red())
         mend()
-    assert found == {name: [name] for name in faults}
+    assert found == {name: [name] for name in faults}, found
     eventually("health", lambda: gpu_host.red() == {})
 
 
@@ -311,6 +311,8 @@ def before_the_reboot(host: Host) -> None:
         "\n[Install]\nWantedBy=basic.target\n"
     )
     run("systemctl", "enable", "early.service")
+    # The host boots into the scenarios and not into multi-user.target.
+    run("systemctl", "add-wants", "scenarios.target", "bcd.service")
     assert host.gateway is not None
     host.gateway.do(host.gateway.fake.stop())
     kept = {id_: gpu_host.on_disk(id_) for id_ in (TWO, THREE)}
