@@ -265,13 +265,13 @@ def each_fault_turns_its_own_check_red(host: Host) -> None:
             lambda: Path("/dev/away").rename("/dev/nvidia3"),
         ),
     }  # fmt: skip
-    found = {}
+    before = gpu_host.wrong()
     for name, (break_it, mend) in faults.items():
         break_it()
-        found[name] = sorted(gpu_host.red())
+        eventually(f"{name} to turn", lambda: gpu_host.wrong() != before)
+        assert gpu_host.wrong() - before == {name}, gpu_host.doctor()
         mend()
-    assert found == {name: [name] for name in faults}, found
-    eventually("health", lambda: gpu_host.red() == {})
+        eventually(f"{name} to turn back", lambda: gpu_host.wrong() == before)
 
 
 def binding_takes_as_long_as_it_takes(host: Host) -> None:
