@@ -15,13 +15,13 @@ from typing import Protocol
 
 from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import NO_EDITS, DeviceEdits
+from bcd.node.host.kernel_module import kernel_version
 from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.conditions import Unavailable, gpu_conditions, unavailable
 from bcd.node.host.nvml.devices import devices_of, in_use
 from bcd.node.host.nvml.health import Policy, Trouble, settle, trouble_of
 from bcd.node.host.nvml.messages import GpuReading, MigReading
 from bcd.node.host.nvml.process import Launch
-from bcd.node.host.nvml.stamp import kernel_version
 from bcd.node.host.nvml.supervisor import Periods, Supervisor
 from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
 from bcd.node.ports import GpuSnapshot
