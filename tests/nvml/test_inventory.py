@@ -38,6 +38,7 @@ def test_a_node_is_named_by_its_minor_and_not_by_its_index(host: MakeHost) -> No
 def test_an_unknown_numa_node_is_no_numa_node(host: MakeHost) -> None:
     with host(gpus=(gpu(0, numa=-1),)).running() as running:
         assert running.gpus.snapshot().devices[0].numa_node is None
+        assert running.gpus.prepare((gpu(0).uuid,)) is None
 
 
 def test_instances_follow_their_gpu_and_have_nodes_of_their_own(host: MakeHost) -> None:
