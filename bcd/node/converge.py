@@ -309,7 +309,12 @@ class _Planner:
         if hold.limits is None:
             if state is not None and state.empty and self._desired is not None:
                 self._add(steps.StopSlice(id_, "the hold has no limits"))
-        elif state is None or state.surprise or state.limits != enforced(hold.limits):
+            return
+        trouble = self._ledger.cpuset(hold.limits)
+        if trouble is not None:  # of a hold that stands; a new one was refused
+            text = "the hold stays, and its processes run where the kernel lets them"
+            self._say("CpusetLost", str(id_), f"{trouble.message}; {text}")
+        if state is None or state.surprise or state.limits != enforced(hold.limits):
             reason = state.surprise if state is not None else ""
             reason = reason or _difference(state is not None)
             self._add(steps.EnsureSlice(id_, hold.limits, reason))

@@ -119,9 +119,10 @@ class Ledger:
     def _limits(self, limits: Limits) -> Failed | None:
         if self.capacity.slice_problem:
             return _failed(FailureReason.LIMITS_UNSUPPORTED, self.capacity.slice_problem)
-        return self._cpuset(limits) or self._memory(limits) or self._pages(limits)
+        return self.cpuset(limits) or self._memory(limits) or self._pages(limits)
 
-    def _cpuset(self, limits: Limits) -> Failed | None:
+    def cpuset(self, limits: Limits) -> Failed | None:
+        """Why these CPUs and NUMA nodes are not all there to be used, or None."""
         host = self.capacity.host
         try:
             cpus, mems = parse_cpulist(limits.cpus), parse_cpulist(limits.mems)

@@ -13,7 +13,7 @@ from bcd.model.assignment import AssignedDevice
 from bcd.model.device import Device, DeviceClass
 from bcd.node import cdi
 from bcd.node.cdi_format import is_device_name, minimum_version, problem_of
-from bcd.node.edits import DeviceEdits, DeviceNode, Hook, Mount
+from bcd.node.edits import NO_EDITS, DeviceEdits, DeviceNode, Hook, Mount
 from bcd.node.hold import hold_of
 from bcd.node.ports import ForeignSpec, GpuSnapshot
 from tests.node.memory import MIG, SLOTS, WHOLE, snapshot
@@ -279,6 +279,13 @@ def test_every_file_reads_back_as_the_whole_hold(wanted: Any) -> None:
     hold = hold_of(wanted)
     for file in cdi.render(hold, snapshot(), node_id(), annotate=True) or ():
         assert cdi.read_spec(file.content, hold.allocation_id) == hold
+
+
+def test_a_device_that_would_bring_nothing_is_never_written() -> None:
+    """Readers drop a whole file for one device with empty edits."""
+    gpus = GpuSnapshot(edits={**snapshot().edits, "GPU-1": NO_EDITS})
+    with pytest.raises(cdi.MalformedSpec, match="containerEdits: is empty"):
+        cdi.render(hold_of(PLAIN), gpus, node_id(), annotate=True)
 
 
 def test_a_hold_of_a_lost_device_cannot_be_rendered() -> None:

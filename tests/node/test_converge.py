@@ -327,6 +327,16 @@ def test_a_lost_device_keeps_its_hold_as_it_is() -> None:
     assert conditions(node) == ["DeviceLost"]
 
 
+def test_a_gpu_of_unknown_numa_node_is_bound_and_confined_to_none() -> None:
+    node = Node()
+    unplaced = device("GPU-0", numa_node=None)
+    node.world.gpus.found = snapshot((unplaced,))
+    node.run(state(assignment(1, unplaced, limits=limits())))
+    assert bound(node, 1)
+    held = node.world.slices.slices[alloc_id(1)]
+    assert (held.cpus, held.mems) == ("", "")
+
+
 def test_specs_follow_the_driver_without_a_new_admission() -> None:
     node = Node()
     node.run(state(PLAIN))

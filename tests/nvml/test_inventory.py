@@ -1,12 +1,17 @@
 """What NVML says becomes the inventory: the real library calls, in the real child."""
 
+import ast
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import bcd
 from bcd.model.device import DeviceClass
+from bcd.model.report import FailureReason
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import DRIVER, Host, Mig, State, gpu
+from tests.nvml.stub import DRIVER, PERIODS, Host, Mig, State, gpu
 
 
 def test_a_gpu_is_reported_with_all_that_books_it(host: MakeHost) -> None:
@@ -33,6 +38,7 @@ def test_a_node_is_named_by_its_minor_and_not_by_its_index(host: MakeHost) -> No
 def test_an_unknown_numa_node_is_no_numa_node(host: MakeHost) -> None:
     with host(gpus=(gpu(0, numa=-1),)).running() as running:
         assert running.gpus.snapshot().devices[0].numa_node is None
+        assert running.gpus.prepare((gpu(0).uuid,)) is None
 
 
 def test_instances_follow_their_gpu_and_have_nodes_of_their_own(host: MakeHost) -> None:
@@ -73,6 +79,43 @@ def test_new_instances_appear_with_the_event_of_their_making(host: MakeHost) -> 
         made.set(gpus=(gpu(0, mig=True, migs=(Mig(uuid="MIG-a", gi=1),)),))
         made.event(0, kind=0x100, data=0)
         running.until(lambda: "MIG-a" in running.gpus.snapshot().edits)
+
+
+def test_new_instances_appear_with_the_next_look_where_no_event_tells(host: MakeHost) -> None:
+    made = host(gpus=(gpu(0, mig=True),), rules=("fail 3 nvmlEventSetCreate",))
+    with made.running(replace(PERIODS, probe=0.1)) as running:
+        made.set(gpus=(gpu(0, mig=True, migs=(Mig(uuid="MIG-a", gi=1),)),))
+        running.until(lambda: "MIG-a" in running.gpus.snapshot().edits)
+
+
+def test_instances_that_a_reboot_took_are_gone_and_cannot_be_handed_over(host: MakeHost) -> None:
+    made = host(gpus=(gpu(0, mig=True, migs=(Mig(uuid="MIG-a", gi=1),)),))
+    with made.running() as running:
+        assert running.gpus.prepare(("MIG-a",)) is None
+        made.set(gpus=(gpu(0, mig=True),))
+        made.event(0, kind=0x100, data=0)
+        running.until(lambda: "MIG-a" not in running.gpus.snapshot().edits)
+        failed = running.gpus.prepare(("MIG-a",))
+        assert failed is not None
+        assert failed.reason == FailureReason.UNKNOWN_DEVICE
+        assert running.conditions() == {}
+
+
+ASKING = re.compile(
+    r"nvml(?:(?:Device|System)(?:Get|IsMig|RegisterEvents)|Init|Shutdown|Event)|\w+_t\Z"
+)
+
+
+def test_nvml_is_asked_and_never_told_to_change_anything() -> None:
+    """Instances, modes and counters belong to whoever made them."""
+    called: set[str] = set()
+    for path in Path(bcd.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                    called |= set(re.findall(r"\bnvml[A-Z]\w+", name))
+    assert "nvmlDeviceGetUUID" in called
+    assert {name for name in called if not ASKING.match(name)} == {"nvmlReturn"}  # of a value
 
 
 def test_an_old_driver_that_lacks_half_of_nvml_has_its_gpus_reported(
@@ -170,6 +213,18 @@ def test_a_missing_node_shows_before_anybody_binds(host: MakeHost) -> None:
         failed = running.gpus.prepare((gpu(0).uuid,))
         assert failed is not None
         assert "nvidiactl" in failed.message
+
+
+def test_a_control_node_that_goes_missing_is_said_before_anybody_binds(host: MakeHost) -> None:
+    made = host()
+    with made.running() as running:
+        assert running.conditions() == {}
+        made.driver.missing.add("/dev/nvidiactl")
+        running.until(lambda: "nvidiactl is missing" in str(running.conditions()))
+        assert list(running.conditions()) == ["DriverNotReady"]
+        assert running.gpus.snapshot().problems == {}
+        made.driver.missing.clear()
+        running.until(lambda: running.conditions() == {})
 
 
 def test_files_of_the_driver_that_change_make_a_new_snapshot(host: MakeHost) -> None:

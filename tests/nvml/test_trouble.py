@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -102,6 +103,24 @@ def test_the_log_says_once_that_nvml_fails_and_that_it_is_back(
         "NVML can be used again",
         "a GPU is in trouble",
     ]
+
+
+def test_one_start_of_nvml_serves_every_look(host: MakeHost) -> None:
+    """Drivers have hung in their start after thousands of them."""
+    made = host()
+    starts = made.root / "starts"
+    child = shlex.join(made.launch.arguments)
+    script = f"echo >> {shlex.quote(str(starts))}; exec {child}"
+    made.launch = replace(made.launch, arguments=("/bin/sh", "-c", script))
+
+    def shown(mem: int) -> bool:
+        return running.gpus.snapshot().devices[0].memory_bytes >> 20 == mem
+
+    with made.running(replace(PERIODS, probe=0.05)) as running:
+        for mem in (100, 200, 300, 400):
+            made.set(gpus=(gpu(0, mem=mem), gpu(1)))
+            running.until(partial(shown, mem))
+        assert len(starts.read_text()) == 1
 
 
 def test_a_slow_start_of_many_gpus_is_no_hang(host: MakeHost) -> None:

@@ -1,5 +1,7 @@
 """One run of an emulated host: two NUMA nodes of two CPUs and 4 GiB each, with huge pages.
 
+Twelve more CPUs could be plugged in, so that their ids exist and are offline.
+
 Emulated throughout, so that it runs where no hypervisor is: ten to thirty times slower than the
 machine it runs on.
 """
@@ -68,10 +70,11 @@ def _arguments(image: Image, work: Path, reboots: bool) -> list[str]:
         "qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max",
         "-display", "none", "-nodefaults", *(() if reboots else ("-no-reboot",)),
         "-serial", f"file:{work / 'console'}",
-        "-smp", "4,sockets=2,cores=2,threads=1", "-m", "8G",
+        "-smp", "4,maxcpus=16,sockets=8,cores=2,threads=1", "-m", "8G",
         "-object", "memory-backend-ram,id=m0,size=4G",
         "-object", "memory-backend-ram,id=m1,size=4G",
-        "-numa", "node,nodeid=0,cpus=0-1,memdev=m0", "-numa", "node,nodeid=1,cpus=2-3,memdev=m1",
+        "-numa", "node,nodeid=0,cpus=0-1,cpus=4-9,memdev=m0",
+        "-numa", "node,nodeid=1,cpus=2-3,cpus=10-15,memdev=m1",
         "-kernel", str(image.kernel), "-append", _KERNEL,
         # The kernel looks at NVMe disks in any order: only the root is one.
         *drive("root", image.disk, "snapshot=on"), "-device", "nvme,drive=root,serial=root",

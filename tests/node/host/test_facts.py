@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from bcd.model.host import HugePagePool
+from bcd.model.assignment import HostReserve
+from bcd.model.host import HostFacts, HugePagePool, Inventory
+from bcd.node.fit import Capacity, Ledger
+from bcd.node.hold import hold_of
 from bcd.node.host.facts import ProcSysHost
+from bcd.node.host.pci import numa_with_cpus
+from bcd.wire.inventory import decode_inventory, encode_inventory
 from tests.captured import DATA, unpack
+from tests.node.memory import WHOLE
+from tests.node.world import assignment, limits
 
 KIB = 1024
 
@@ -77,6 +84,67 @@ def test_sparse_memory_only_and_cpuless_nodes_are_kept(tmp_path: Path) -> None:
         (2, frozenset(), 2048 * KIB),
         (4, frozenset(), 0),
     ]
+
+
+def test_what_could_be_there_and_is_not_online_is_not_counted(tmp_path: Path) -> None:
+    """As an emulated host with three of four CPUs online of eight possible says it."""
+    cpu, node = "sys/devices/system/cpu", "sys/devices/system/node"
+    files = {
+        f"{cpu}/possible": "0-7\n",
+        f"{cpu}/present": "0-3\n",
+        f"{cpu}/online": "0-2\n",
+        f"{cpu}/offline": "3-7\n",
+        f"{cpu}/kernel_max": "8191\n",
+        f"{cpu}/isolated": "\n",
+        f"{cpu}/nohz_full": " (null)\n",
+        f"{node}/possible": "0-63\n",
+        f"{node}/online": "0-1\n",
+        f"{node}/node0/cpulist": "0-1\n",
+        f"{node}/node1/cpulist": "2\n",
+    }
+    facts = ProcSysHost(write(tmp_path, files)).facts()
+    assert facts.online_cpus == frozenset({0, 1, 2})
+    assert [(n.id, n.cpus) for n in facts.numa_nodes] == [
+        (0, frozenset({0, 1})),
+        (1, frozenset({2})),
+    ]
+
+
+def thirty_four_nodes(root: Path) -> HostFacts:
+    """A coherent host of four GPUs: eight memory-only nodes for each beside two with CPUs."""
+    cpu, node = "sys/devices/system/cpu", "sys/devices/system/node"
+    files = {f"{cpu}/online": "0-143\n", f"{node}/online": "0-33\n"}
+    for id_ in range(34):
+        gib = 480 if id_ < 2 else 0
+        files[f"{node}/node{id_}/cpulist"] = ("0-71\n", "72-143\n", "\n")[min(id_, 2)]
+        files[f"{node}/node{id_}/meminfo"] = f"Node {id_} MemTotal: {gib << 20} kB\n"
+    far = ["80"] * 34
+    far[0], far[1], far[33] = "120", "40", "10"
+    files[f"{node}/node33/distance"] = " ".join(far)
+    files["proc/meminfo"] = f"MemTotal: {960 << 20} kB\n"
+    return ProcSysHost(write(root, files)).facts()
+
+
+def test_of_thirty_four_nodes_the_two_with_cpus_are_found_and_bound_to(tmp_path: Path) -> None:
+    facts = thirty_four_nodes(tmp_path)
+    assert [node.id for node in facts.numa_nodes] == list(range(34))
+    assert [node.id for node in facts.numa_nodes if node.cpus] == [0, 1]
+    assert [numa_with_cpus(tmp_path, node) for node in (1, 33)] == [1, 1]
+    found, problems = decode_inventory(encode_inventory(Inventory(facts, ())))
+    assert (found.host, problems) == (facts, ())
+    ledger = Ledger(
+        Capacity(
+            devices={WHOLE[0].id: WHOLE[0]},
+            host=facts,
+            reserve=HostReserve(0, 0),
+            machines_memory_bytes=0,
+            slice_problem="",
+        )
+    )
+    for mems, gib, fits in (("0", 480, True), ("1", 481, False), ("0-33", 960, True)):
+        wanted = limits(cpus="0-71", mems=mems, memory_gib=gib)
+        failed = ledger.admit(hold_of(assignment(1, WHOLE[0], limits=wanted)))
+        assert (failed is None) is fits, failed
 
 
 def test_isolated_cpus_are_those_of_boot_and_of_partitions(tmp_path: Path) -> None:

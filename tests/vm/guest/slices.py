@@ -213,6 +213,13 @@ def a_cpu_that_this_host_has_not_fails_by_name_and_leaves_no_slice(hold: Hold) -
     assert hold.slices.read() == {}
 
 
+def cpus_with_ids_of_more_than_a_byte_are_those_that_were_booked(hold: Hold) -> None:
+    for cpus in ("8", "1,10", "9-12,15"):  # offline, and known to the kernel
+        hold.ensure(cpus=cpus)
+        assert hold.file("cpuset.cpus") == cpus
+    assert hold.slices.stop(hold.id)
+
+
 def a_node_that_this_host_has_not_fails_and_a_standing_slice_is_made_anew(hold: Hold) -> None:
     hold.ensure(mems="0")
     failed = hold.slices.ensure(hold.id, made(mems="0,5"))
@@ -323,6 +330,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     a_slice_that_a_person_stopped_is_made_again,
     a_control_group_that_a_person_removed_is_made_again,
     a_cpu_that_this_host_has_not_fails_by_name_and_leaves_no_slice,
+    cpus_with_ids_of_more_than_a_byte_are_those_that_were_booked,
     a_node_that_this_host_has_not_fails_and_a_standing_slice_is_made_anew,
     memory_in_use_is_never_taken_away,
     two_holds_keep_apart,

@@ -70,6 +70,12 @@ def _library_version(failure: Failure) -> str:
     return failure.nvml.partition(".")[2]
 
 
+def driver_conditions(failed: Failed | None) -> Iterator[NodeCondition]:
+    """What every hold on this host lacks now, though GPUs are there; None when nothing."""
+    if failed is not None:
+        yield NodeCondition("DriverNotReady", "", f"{failed.message}; holds stay, new ones fail")
+
+
 def gpu_conditions(
     gpus: Sequence[GpuReading], pci: Iterable[PciGpu], seen: Mapping[str, str]
 ) -> Iterator[NodeCondition]:

@@ -17,7 +17,12 @@ from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import NO_EDITS, DeviceEdits
 from bcd.node.host.kernel_module import kernel_version
 from bcd.node.host.nvml import messages
-from bcd.node.host.nvml.conditions import Unavailable, gpu_conditions, unavailable
+from bcd.node.host.nvml.conditions import (
+    Unavailable,
+    driver_conditions,
+    gpu_conditions,
+    unavailable,
+)
 from bcd.node.host.nvml.devices import devices_of, in_use
 from bcd.node.host.nvml.health import Policy, Trouble, settle, trouble_of
 from bcd.node.host.nvml.messages import GpuReading, MigReading
@@ -246,13 +251,14 @@ class NvmlGpus:
             )
         versions = seen.versions
         driver_version = (versions.driver if versions else "") or kernel_version(self._root)
-        edits = dict(self._edits(seen.gpus))
+        edits, common = dict(self._edits(seen.gpus)), self._driver.common(driver_version)
+        lacking = self._driver.problem(common) if edits else None
         return GpuSnapshot(
             driver_version=driver_version,
             cuda_version=versions.cuda if versions is not None else "",
             devices=devices,
             edits=edits,
-            common=self._driver.common(driver_version),
+            common=common,
             in_use=in_use(seen.gpus),
             restarts=max(seen.lives - 1, 0),
             problems={
@@ -260,7 +266,10 @@ class NvmlGpus:
                 for id_, own in edits.items()
                 if (failed := self._problem(own, id_)) is not None
             },
-            conditions=tuple(gpu_conditions(seen.gpus, seen.pci, seen.uuids)),
+            conditions=(
+                *driver_conditions(lacking),
+                *gpu_conditions(seen.gpus, seen.pci, seen.uuids),
+            ),
         )
 
     def _edits(self, gpus: Iterable[GpuReading]) -> Iterable[tuple[str, DeviceEdits]]:

@@ -1,7 +1,7 @@
 """Holds stand through upgrades, reboots and new device numbers, and their specs stay true."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,45 @@ def test_another_major_of_unified_memory_changes_no_spec_and_bars_new_holds_whil
     assert isinstance(node.outcomes[alloc_id(3)], Bound)
     node.settle(HOLDS)
     assert specs(node) == before
+
+
+def test_a_host_whose_nodes_do_not_exist_yet_binds_as_soon_as_somebody_makes_them(
+    node: Node, host: FakeDriver
+) -> None:
+    """A fresh headless host: the module is loaded, and nothing has made a node."""
+    for path in host.root.glob("dev/nvidia*"):
+        path.unlink()
+    wanted = state(assignment(1, WHOLE[0]))
+    makes: tuple[Callable[[], None], ...] = (lambda: host.gpu(0), host.control)
+    for make in makes:
+        node.run(wanted)
+        failed = node.outcomes[alloc_id(1)]
+        assert isinstance(failed, Failed)
+        assert failed.reason == FailureReason.DEVICE_NODE_MISSING
+        assert "nvidia-modprobe" in failed.message
+        assert specs(node) == {}
+        make()
+    node.run(wanted)
+    assert bound(node, wanted)
+    [spec] = specs(node).values()
+    assert [n["path"] for n in spec["devices"][0]["containerEdits"]["deviceNodes"]] == [
+        "/dev/nvidia0"
+    ]
+
+
+def test_a_control_node_that_is_missing_after_a_reboot_is_in_every_spec_once_it_is_there(
+    node: Node, host: FakeDriver
+) -> None:
+    node.settle(HOLDS)
+    whole = specs(node)
+    tools = host.root / "dev/nvidia-uvm-tools"
+    tools.unlink()
+    node.run(None)
+    assert not any("/dev/nvidia-uvm-tools" in json.dumps(spec) for spec in specs(node).values())
+    host.control()
+    node.run(None)
+    assert specs(node) == whole
+    assert all("/dev/nvidia-uvm-tools" in json.dumps(spec) for spec in whole.values())
 
 
 def test_two_slots_of_one_gpu_are_bound_side_by_side(node: Node) -> None:

@@ -1,5 +1,7 @@
 """What systemd is asked, and what becomes of a conversation that goes wrong."""
 
+import ast
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bcd.model.assignment import Limits
+from bcd.node.host.systemd import conversation
 from bcd.node.host.systemd.conversation import SystemdUnits, id_mask, properties_of
 
 
@@ -31,6 +34,32 @@ def test_every_limit_that_the_drop_in_sets_is_set_again() -> None:
     none = Limits(cpu_millis=0, memory_bytes=0, hugepages_1gi=0)
     assert tight
     assert tight <= {each.name for each in properties_of(none)}
+
+
+def test_nothing_but_limits_is_asked_of_a_slice() -> None:
+    """Dependencies, device rules and the like are systemd's defaults: it ignores some of ours."""
+    some = Limits(cpu_millis=1, memory_bytes=1, hugepages_1gi=1, cpus="1", mems="0")
+    assert [each.name for each in properties_of(some)] == [
+        *("CPUQuotaPerSecUSec", "MemoryMax", "MemoryHigh", "MemorySwapMax", "TasksMax"),
+        *("AllowedCPUs", "AllowedMemoryNodes"),
+    ]
+
+
+def test_systemd_is_never_asked_to_read_its_units_again() -> None:
+    """A daemon-reload of ours could take GPUs from containers, and would on every bind."""
+    text = Path(conversation.__file__).with_name("units.py").read_text()
+    called = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    firsts = [call.args[0] for call in called if call.args]
+    methods = {
+        first.value
+        for first in firsts
+        if isinstance(first, ast.Constant) and isinstance(first.value, bytes)
+        if re.match(rb"[A-Z][A-Za-z]+\Z", first.value)
+    }
+    assert methods == {
+        *(b"LoadUnit", b"StartTransientUnit", b"SetUnitProperties", b"StartUnit"),
+        *(b"RestartUnit", b"StopUnit", b"ResetFailedUnit", b"RevertUnitFiles"),
+    }
 
 
 def test_zero_is_no_limit_and_a_quota_is_microseconds_per_second() -> None:
