@@ -81,9 +81,13 @@ class Answers:
             ],
             "conditions": [condition_document(condition) for condition in daemon.conditions],
             "reports": {"waiting": len(outbox), "nextNumber": outbox.next_number},
-            "counters": dict(daemon.counters),
+            "counters": self._counters(),
             "lastPass": daemon.last_pass,
         }
+
+    def _counters(self) -> dict[str, int]:
+        restarts = self._holds.ports.gpus.snapshot().restarts
+        return {**self._daemon.counters, "nvml restarts": restarts}
 
     def inventory(self) -> dict[str, Any]:
         """The answer to ``bcd inventory``: the frame that the control plane gets."""
@@ -107,7 +111,7 @@ class Answers:
             failures=Counter(o.reason for o in outcomes if isinstance(o, Failed)),
             conditions=Counter(condition.type for condition in daemon.conditions),
             devices=Counter(device_states(frame)),
-            counters=dict(daemon.counters),
+            counters=self._counters(),
             reports_waiting=len(self._holds.reports.outbox),
             connected=daemon.session is not None,
             certificate_seconds_left=(until_ms - self._holds.ports.clock.wall_ms()) / 1000,

@@ -14,7 +14,7 @@ from bcd.model.report import Bound, Failed, FailureReason, Outcome
 from bcd.node import cdi, steps
 from bcd.node.condition import NodeCondition
 from bcd.node.fit import Capacity, Ledger
-from bcd.node.hold import Hold, MalformedHold, env_file, hold_of
+from bcd.node.hold import Hold, MalformedHold, env_file, hold_of, physical_id
 from bcd.node.limits import enforced
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
@@ -63,6 +63,8 @@ class _Planner:
     def plan(self) -> Plan:
         for other in self._others:
             self._say_other(other)
+        for device_id, problem in sorted(self._observed.gpus.problems.items()):
+            self._say("DeviceNotReady", device_id, problem.message)
         if self._desired is None:
             self._converge([hold for hold in self._on_disk.values() if hold is not None])
         else:
@@ -333,10 +335,8 @@ class _Planner:
             if not gpus.waiting and gpus.unavailable is None:
                 self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
             return
-        trouble = next((gpus.problems[d.id] for d in hold.devices if d.id in gpus.problems), None)
-        if trouble is not None and not new:
+        if not new and any(physical_id(device) in gpus.problems for device in hold.devices):
             # What is there may still serve what runs; a spec with holes in it would serve nobody.
-            self._say("DeviceNotReady", str(id_), f"{trouble.message}; the hold and its spec stay")
             return
         there = {} if new else {spec.name: spec.content for spec in self._files[id_]}
         for file in files:

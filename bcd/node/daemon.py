@@ -37,6 +37,8 @@ from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2
 
 log = logging.getLogger(__name__)
 
+# Settings whose change takes a restart.
+UNCHANGING = ("gateway", "paths", "metrics", "nvml")
 EXIT_SUPERSEDED = 4  # bcd.service does not restart on it
 _CLOSE_S = 5.0
 # Acknowledgements come in a row: one write for all of them, or none if a report comes first.
@@ -166,12 +168,10 @@ class Daemon:
     def reload(self, settings: Settings) -> None:
         """Take over what may change while running: pass times and how specs are written.
 
-        Gateway, paths and metrics in effect stay in ``settings`` until a restart.
+        What is UNCHANGING stays in ``settings`` as it is in effect.
         """
-        old = self.settings
-        self.settings = msgspec.structs.replace(
-            settings, gateway=old.gateway, paths=old.paths, metrics=old.metrics
-        )
+        kept = {name: getattr(self.settings, name) for name in UNCHANGING}
+        self.settings = msgspec.structs.replace(settings, **kept)
         annotate = settings.cdi.annotations == "always"
         self._holds.place = replace(self._holds.place, annotate=annotate)
         self._seen = None

@@ -32,7 +32,7 @@ COUNTERS = {
     ),
     "nvml restarts": (
         "bcd_nvml_restarts_total",
-        "NVML child processes that were replaced: hung, died, or of another driver version.",
+        "NVML processes that took the place of one that hung, died, or knew another driver.",
     ),
 }
 

@@ -26,6 +26,7 @@ class GpuSnapshot:
     are then the last ones that were seen, of unknown health. ``waiting`` says what the first look
     waits for, so that new holds wait too. ``in_use`` are devices with a compute process when they
     were last looked at. ``problems`` are devices whose nodes or files are not all there now.
+    ``restarts`` counts how often looking had to begin anew; it makes no snapshot another one.
     """
 
     driver_version: str = ""
@@ -37,6 +38,7 @@ class GpuSnapshot:
     problems: Mapping[str, Failed] = field(default_factory=dict)
     unavailable: Failed | None = None
     waiting: str = ""
+    restarts: int = field(default=0, compare=False)
     conditions: tuple[NodeCondition, ...] = ()
 
 

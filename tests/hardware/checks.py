@@ -16,8 +16,8 @@ import psutil
 
 from bcd.model.device import DeviceClass, HealthState
 from bcd.node.cdi_format import is_device_name
+from bcd.node.host.kernel_module import kernel_version
 from bcd.node.host.nvml.gpus import NvmlGpus
-from bcd.node.host.nvml.stamp import kernel_version
 from bcd.node.host.pci import pci_gpus
 
 Occupy = Callable[[str], contextlib.AbstractContextManager[None]]

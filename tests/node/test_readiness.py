@@ -130,7 +130,7 @@ def test_a_spec_is_not_rewritten_with_what_the_driver_lacks_now() -> None:
     node.run(state(ONE))
     assert node.world.cdi.files == before
     assert isinstance(node.outcomes[ID], Bound)
-    assert "/dev/nvidia-uvm is missing" in conditions(node)["DeviceNotReady"]
+    assert conditions(node)["DeviceNotReady"] == "/dev/nvidia-uvm is missing"
     node.world.gpus.found = replace(changed, edits=edits, problems={})
     node.settle(state(ONE))
     assert b"NEW=1" in (node.world.cdi.files[f"bcd-{ID}.json"] or b"")

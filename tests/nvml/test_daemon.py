@@ -3,11 +3,9 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from bcd.model.device import Device
 from bcd.model.ids import NodeId
@@ -27,21 +25,6 @@ from tests.node.world import Site, alloc_id, assignment, eventually, running
 from tests.nvml.stub import QUICK, Host, Mig, State, gpu
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def gateway() -> AsyncIterator[FakeGateway]:
-    """A running gateway."""
-    started = FakeGateway()
-    await started.start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-def site(gateway: FakeGateway, tmp_path: Path) -> Site:
-    """An enrolled host; its daemon does not run yet."""
-    return Site(tmp_path / "host", gateway)
 
 
 def opened(site: Site, host: Host) -> Daemon:

@@ -1,10 +1,8 @@
 """``bcd run`` as an operator starts it: a process of its own on the host's hardware."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
@@ -17,21 +15,6 @@ from tests.nvml.stub import DRIVER, Host, State, build, gpu
 
 WHOLE = AssignedDevice(gpu(0).uuid, DeviceClass.GPU)
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def gateway() -> AsyncIterator[FakeGateway]:
-    """A running gateway."""
-    started = FakeGateway()
-    await started.start()
-    yield started
-    await started.stop()
-
-
-@pytest.fixture
-def site(gateway: FakeGateway, tmp_path: Path) -> Site:
-    """An enrolled host; its daemon does not run yet."""
-    return Site(tmp_path / "host", gateway)
 
 
 def failures(gateway: FakeGateway) -> list[str]:

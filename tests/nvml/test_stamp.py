@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bcd.node.host.nvml.stamp import driver_stamp, kernel_version
+from bcd.node.host.kernel_module import kernel_version
+from bcd.node.host.nvml.stamp import driver_stamp
 
 
 def write(root: Path, text: str) -> Path:

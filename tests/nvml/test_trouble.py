@@ -191,6 +191,7 @@ def test_a_child_that_dies_once_is_replaced_and_nobody_hears_of_it(host: MakeHos
         made.event(1, 79)
         running.until(lambda: running.health()[gpu(1).uuid] == "unhealthy Xid 79")
         assert running.gpus.snapshot().unavailable is None
+        assert running.gpus.snapshot().restarts == 1
         assert running.wakes == wakes + 1
 
 

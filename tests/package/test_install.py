@@ -42,6 +42,18 @@ def test_the_daemon_has_every_library_that_touches_the_host(installed: Debian) -
         installed.run("/usr/lib/bcd-control/bin/python3", "-Ic", f"import {library}")
 
 
+def test_every_module_that_the_daemon_s_package_carries_finds_what_it_imports(
+    installed: Debian,
+) -> None:
+    walk = (
+        "import bcd, importlib, pkgutil\n"
+        "for one in pkgutil.walk_packages(bcd.__path__, 'bcd.'):\n"
+        "    importlib.import_module(one.name)\n"
+        "print(one.name)"
+    )
+    assert installed.run("/usr/lib/bcd/bin/python3", "-Ic", walk).startswith("bcd.wire.")
+
+
 def test_nothing_a_person_installed_gets_into_the_programs(host: Debian, debs: Debs) -> None:
     host.install(debs.daemon, debs.control)
     broken = "raise SystemExit('a stranger was imported')\n"

@@ -23,7 +23,9 @@ def test_systemd_has_nothing_to_say_about_any_unit(installed: Debian) -> None:
         path
         for package in ("bcd", "bcd-control")
         for path in installed.files(package)
-        if re.fullmatch(r"/usr/lib/systemd/system/[^/]+\.[a-z]+", path)
+        if re.fullmatch(r"/usr/lib/systemd/system/[^/]+\.[a-z]{2,}", path)
     ]
     assert len(units) >= len(LIMITS)
-    assert installed.run("systemd-analyze", "verify", "--man=no", *units) == ""
+    said = installed.run("systemd-analyze", "verify", "--man=no", *units, check=False)
+    # The driver's own programs come with the driver.
+    assert [line for line in said.splitlines() if "Command nvidia-" not in line] == []

@@ -149,6 +149,11 @@ def doctor() -> dict[str, dict[str, str]]:
     return {entry["name"]: entry for entry in json.loads(done.stdout)["findings"]}
 
 
+def wrong() -> set[str]:
+    """Checks that a person should act on: those that failed, and warnings."""
+    return {name for name, entry in doctor().items() if entry["level"] in ("failed", "warning")}
+
+
 def red() -> dict[str, str]:
     """What the checks that failed found."""
     return {name: e["found"] for name, e in doctor().items() if e["level"] == "failed"}

@@ -8,20 +8,10 @@ from collections.abc import Iterator
 from bcd.model.report import Failed
 from bcd.node.host.doctor.finding import Answer, failed, ok, skipped, warning
 from bcd.node.host.doctor.patient import NvmlAnswer, Patient, Told
+from bcd.node.host.kernel_module import kernel_version
+from bcd.node.host.nvml.library import FOLDERS
 
-_VERSION = re.compile(r"Kernel Module(?: for \S+)?\s+([0-9]+(?:\.[0-9]+)+)")
 _LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.([0-9]+(?:\.[0-9]+)+)\Z")
-_LIBRARIES = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib/x86_64-linux-gnu/nvidia/current",
-    "usr/lib/aarch64-linux-gnu/nvidia/current",
-    "usr/lib",
-    "lib64",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-)
 _CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 _NODE = re.compile(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)\Z")
 _PCI = "sys/bus/pci/devices"
@@ -36,15 +26,9 @@ _SILENT = (
 )
 
 
-def kernel_version(patient: Patient) -> str:
-    """The version of the loaded kernel module, empty without one."""
-    match = _VERSION.search(patient.text("proc/driver/nvidia/version"))
-    return match[1] if match else ""
-
-
 def driver(patient: Patient) -> Answer:
     """No module, no GPUs."""
-    version = kernel_version(patient)
+    version = kernel_version(patient.paths.root)
     if version:
         return ok(version)
     return failed(_NO_DRIVER, "modprobe nvidia; dmesg | grep -i nvrm says why not")
@@ -52,7 +36,7 @@ def driver(patient: Patient) -> Answer:
 
 def library(patient: Patient) -> Answer:
     """NVML and CUDA refuse a kernel module of another version."""
-    version = kernel_version(patient)
+    version = kernel_version(patient.paths.root)
     if not version:
         return skipped(_NO_DRIVER)
     found = sorted(set(_library_versions(patient)))
@@ -72,7 +56,7 @@ def library(patient: Patient) -> Answer:
 
 def _library_versions(patient: Patient) -> Iterator[str]:
     root = patient.settings.cdi.driver_root.strip("/")
-    for folder in _LIBRARIES:
+    for folder in FOLDERS:
         try:
             names = os.listdir(patient.at(f"{root}/{folder}" if root else folder))
         except OSError:
@@ -135,7 +119,7 @@ def _pci(patient: Patient) -> Iterator[str]:
 
 def persistence(patient: Patient) -> Answer:
     """Without it the driver unloads a GPU that nobody uses, and loading takes seconds."""
-    if not kernel_version(patient):
+    if not kernel_version(patient.paths.root):
         return skipped(_NO_DRIVER)
     told = patient.daemon
     on = patient.at("run/nvidia-persistenced/socket").exists()
@@ -147,7 +131,7 @@ def persistence(patient: Patient) -> Answer:
 
 def nodes(patient: Patient) -> Answer:
     """A container gets these nodes; nobody makes them but the driver's own tool."""
-    if not kernel_version(patient):
+    if not kernel_version(patient.paths.root):
         return skipped(_NO_DRIVER)
     missing = [name for name in _CONTROL if _number(patient, name) is None]
     if missing:
@@ -155,6 +139,9 @@ def nodes(patient: Patient) -> Answer:
             f"missing: {' '.join(f'/dev/{name}' for name in missing)}",
             "nvidia-modprobe -c 0 -u; at every boot: systemctl enable nvidia-persistenced",
         )
+    daemon = patient.daemon
+    if isinstance(daemon, Told) and "DeviceNotReady" in daemon.conditions:
+        return failed(daemon.conditions["DeviceNotReady"], "bcd status tells of every such device")
     return ok(" ".join(f"/dev/{name}" for name in _CONTROL))
 
 

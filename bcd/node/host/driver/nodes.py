@@ -26,7 +26,6 @@ _DRM = re.compile(r"(?:card|renderD)[0-9]{1,4}\Z")
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 _MAJOR = re.compile(r"^\s*([0-9]{1,5}) (nvidia[a-z-]*)$", re.MULTILINE)
 _PAIR = re.compile(r"([0-9]{1,5}):([0-9]{1,7})\Z")
-_VERSION = re.compile(r"Kernel Module(?: for \S{1,32})?\s+([0-9.]{1,32})\s")
 _MINOR_FILE = re.compile(r"^DeviceFileMinor:\s*([0-9]{1,6})\s*$", re.MULTILINE)
 _MAX_CAPABILITIES_BYTES = 1 << 20
 # Capabilities 1 and 2 change and watch the MIG layout of the whole host: never a tenant's.
@@ -42,12 +41,6 @@ def device_number(path: str) -> tuple[int, int] | None:
     if not stat.S_ISCHR(found.st_mode):
         return None
     return os.major(found.st_rdev), os.minor(found.st_rdev)
-
-
-def kernel_version(host: Tree) -> str:
-    """The version of the driver's loaded kernel module, empty when there is none."""
-    match = _VERSION.search(host.text("/proc/driver/nvidia/version"))
-    return match[1] if match else ""
 
 
 class DriverNodes:

@@ -9,7 +9,7 @@ from bcd.model.report import Failed
 from bcd.node.edits import NO_EDITS, DeviceEdits, Mount
 from bcd.node.host.driver.hooks import HookProgram, stand_ins
 from bcd.node.host.driver.libraries import Library, find_libraries, is_version, needed
-from bcd.node.host.driver.nodes import DriverNodes, NumberOf, device_number, kernel_version
+from bcd.node.host.driver.nodes import DriverNodes, NumberOf, device_number
 from bcd.node.host.driver.software import FILE_OPTIONS, find_software
 from bcd.node.host.driver.tree import Tree, stamp
 from bcd.node.host.driver.verify import (
@@ -17,6 +17,7 @@ from bcd.node.host.driver.verify import (
     missing_char_links,
     node_problem,
 )
+from bcd.node.host.kernel_module import kernel_version
 
 _MAX_MINOR = 1024
 # File systems keep the time of a change no finer than the kernel's tick, at most 10 ms: two
@@ -53,6 +54,7 @@ class DriverRoot:
         *,
         number_of: NumberOf = device_number,
     ) -> None:
+        self._root = root
         self._host = Tree(root)
         self._folder = Path(f"{self._host.host('')}/{str(driver_root).lstrip('/')}")
         self._hooks = HookProgram(self._host, hook)
@@ -67,7 +69,7 @@ class DriverRoot:
         node or library that every program needs is named even when it is missing: a container
         that starts without it would be worse than one that does not start.
         """
-        version = driver_version or kernel_version(self._host)
+        version = driver_version or kernel_version(self._root)
         found = self._current(version).edits if is_version(version) else NO_EDITS
         return replace(found, nodes=tuple(self._nodes.control()))
 
@@ -135,7 +137,7 @@ class DriverRoot:
 
     def problem(self, edits: DeviceEdits) -> Failed | None:
         """Why a container with these edits would not work now; the message has the remedy."""
-        version = kernel_version(self._host)
+        version = kernel_version(self._root)
         for node in edits.nodes:
             failed = node_problem(self._nodes, node)
             if failed is not None:
@@ -149,7 +151,7 @@ class DriverRoot:
 
     def fingerprint(self) -> object:
         """Differs when the driver, the boot, a node's number or a folder of the driver changed."""
-        version = kernel_version(self._host)
+        version = kernel_version(self._root)
         scan = self._current(version) if is_version(version) else None
         boot = self._host.text("/proc/sys/kernel/random/boot_id")
         found = scan.stamps() if scan is not None else None

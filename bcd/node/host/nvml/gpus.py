@@ -15,13 +15,13 @@ from typing import Protocol
 
 from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import NO_EDITS, DeviceEdits
+from bcd.node.host.kernel_module import kernel_version
 from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.conditions import Unavailable, gpu_conditions, unavailable
 from bcd.node.host.nvml.devices import devices_of, in_use
 from bcd.node.host.nvml.health import Policy, Trouble, settle, trouble_of
 from bcd.node.host.nvml.messages import GpuReading, MigReading
 from bcd.node.host.nvml.process import Launch
-from bcd.node.host.nvml.stamp import kernel_version
 from bcd.node.host.nvml.supervisor import Periods, Supervisor
 from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
 from bcd.node.ports import GpuSnapshot
@@ -71,6 +71,7 @@ class _Seen:
     """All that is known; one snapshot follows from it and the driver's files."""
 
     versions: messages.Ready | None = None
+    lives: int = 0
     gpus: tuple[GpuReading, ...] = ()
     pci: tuple[PciGpu, ...] = ()
     troubles: tuple[Trouble, ...] = ()
@@ -158,7 +159,7 @@ class NvmlGpus:
 
     def ready(self, ready: messages.Ready) -> None:
         """Keep the versions; the reading that follows shows them."""
-        self._seen = replace(self._seen, versions=ready)
+        self._seen = replace(self._seen, versions=ready, lives=self._seen.lives + 1)
 
     def reading(self, reading: messages.Reading) -> bool:
         """Take in all GPUs; True when NVML should be started anew, since one of them is lost."""
@@ -221,9 +222,9 @@ class NvmlGpus:
         with self._files:
             self._stamp = self._driver.fingerprint()
             made = self._make()
-        if made == self._snapshot:
+        changed, self._snapshot = made != self._snapshot, made
+        if not changed:
             return
-        self._snapshot = made
         self._number += 1
         self._wake()
 
@@ -253,6 +254,7 @@ class NvmlGpus:
             edits=edits,
             common=self._driver.common(driver_version),
             in_use=in_use(seen.gpus),
+            restarts=max(seen.lives - 1, 0),
             problems={
                 id_: failed
                 for id_, own in edits.items()

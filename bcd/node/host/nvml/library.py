@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 # Where distributions put it; the first that has it wins.
-_FOLDERS = (
+FOLDERS = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -32,7 +32,7 @@ def load_below(driver_root: str) -> None:
 
     Links in there that are absolute lead out of it, so the file is sought beside its link too.
     """
-    for folder in _FOLDERS:
+    for folder in FOLDERS:
         path = os.path.join(driver_root, folder, _NAME)
         if not os.path.lexists(path):
             continue

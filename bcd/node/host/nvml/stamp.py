@@ -4,22 +4,9 @@ NVML is never loaded twice in one process: after an upgrade the child has to be 
 """
 
 import os
-import re
 from pathlib import Path
 
-_VERSION = re.compile(r"\s(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\s")
-_MAX_BYTES = 4096
-
-
-def kernel_version(root: Path) -> str:
-    """The version of the loaded kernel module, empty when none is loaded."""
-    try:
-        with (root / "proc/driver/nvidia/version").open("rb") as file:
-            text = file.read(_MAX_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
-    match = _VERSION.search(text)
-    return match[1] if match else ""
+from bcd.node.host.kernel_module import kernel_version
 
 
 def driver_stamp(root: Path, library: str) -> object:

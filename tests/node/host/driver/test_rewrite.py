@@ -14,8 +14,8 @@ from bcd.model.report import Bound, Failed, FailureReason
 from bcd.node.edits import DeviceEdits
 from bcd.node.hold import physical_id
 from bcd.node.host.driver import DriverRoot
-from bcd.node.host.driver.nodes import kernel_version
 from bcd.node.host.driver.tree import Tree
+from bcd.node.host.kernel_module import kernel_version
 from bcd.node.ports import GpuSnapshot
 from bcd.node.steps import StepName
 from tests.node.host.driver.fake import FakeDriver, standing
@@ -40,7 +40,7 @@ class DriverGpus(MemoryGpus):
     def snapshot(self) -> GpuSnapshot:
         assert self.driver is not None
         assert self.host is not None
-        version = kernel_version(self.host)
+        version = kernel_version(Path(self.host.host("/")))
         devices = self.devices if version else ()
         return replace(
             self.found,
