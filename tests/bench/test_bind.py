@@ -7,33 +7,25 @@ power loss may take the env file, and three small transactions, one after the ot
 """
 
 import asyncio
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 
-from bcd.durable import replace_file
 from bcd.signing.certificates import Role
+from bcd.signing.keyfile import Credentials
 from bcd.store import work
 from bcd.store.database import Database
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from tests.bench.control import Control, control
-from tests.bench.echo import METHOD
+from tests.bench.echo import Stream, echo_stream, replace_files
 from tests.bench.measure import cpu_ns, percentile, table
 from tests.conftest import Rounds
 from tests.journeys.system import TENANT
 
-Stream = grpc.aio.StreamStreamCall[bytes, bytes]
-
-_DURABLE = (True, True, False, True)
 _COMMITS = 3
 _WARM_UP = 5  # the first ones load code
 _FRAME = bytes(2048)
-_SPEC = bytes(4096)
 
 
 class Binder:
@@ -71,33 +63,11 @@ class Binder:
         return ended - began, (used_after - used_before) / 1e9
 
 
-@asynccontextmanager
-async def echo_stream(bench: Control) -> AsyncIterator[tuple[Stream, int]]:
-    """(a bare mTLS stream to a process that echoes, its pid)."""
+def _identity(bench: Control) -> Credentials:
+    """Of the process that echoes, and of the one that asks it."""
     now_ms = time.time_ns() // 1_000_000
-    credentials, _ = bench.secrets.authority.credentials_for(
-        (Role.GATEWAY, "echo"), now_ms, ("localhost",)
-    )
-    files = []
-    for name, content in (
-        ("key", credentials.key_pem),
-        ("chain", credentials.chain_pem),
-        ("roots", credentials.bundle_pem),
-    ):
-        files.append(bench.folder / f"echo-{name}.pem")
-        files[-1].write_bytes(content)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.bench.echo", *map(str, files), stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    port = int(await process.stdout.readline())
-    tls = grpc.ssl_channel_credentials(
-        credentials.bundle_pem, credentials.key_pem, credentials.chain_pem
-    )
-    async with grpc.aio.secure_channel(f"localhost:{port}", tls) as channel:
-        yield channel.stream_stream(METHOD)(), process.pid
-    process.kill()
-    await process.wait()
+    role = (Role.GATEWAY, "echo")
+    return bench.secrets.authority.credentials_for(role, now_ms, ("localhost",))[0]
 
 
 async def floor(
@@ -109,8 +79,7 @@ async def floor(
     began = time.perf_counter()
     await stream.write(_FRAME)
     assert await stream.read() == _FRAME
-    for file, durable in enumerate(_DURABLE):
-        replace_file(folder / f"floor-{file}", _SPEC, durable=durable)
+    replace_files(folder)
     for _ in range(_COMMITS):
         await database.write(work.schedule, f"floor_{number}", 1 << 60, soon=False)
     ended = time.perf_counter()
@@ -125,7 +94,7 @@ async def test_desired_state_to_verified_binding(tmp_path: Path, rounds: Rounds)
         try:
             binder = Binder(bench, daemon.pid)
             binds, floors = [], []
-            async with echo_stream(bench) as echo:
+            async with echo_stream(_identity(bench), tmp_path) as echo:
                 for number in range(_WARM_UP + count):
                     binds.append(await binder.bind(number))
                     floors.append(await floor(echo, bench.database, tmp_path, number))

@@ -10,11 +10,14 @@
    Names have "_" for spaces. Events: one line in the file STATE.event, "INDEX TYPE DATA GI CI",
    which is taken away when it is read. Compiled with -DOLD, it lacks what old drivers lack. */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_GPUS 16
@@ -299,11 +302,32 @@ int nvmlDeviceRegisterEvents(void *h, unsigned long long mask, void *set) {
     DEVICE("nvmlDeviceRegisterEvents");
     return 0;
 }
+static long long now_ms(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec * 1000ll + at.tv_nsec / 1000000;
+}
+/* Sleep until a file comes beside the state, or for so long: a waiting driver costs nothing. Looked
+   at in between all the same, since what lies behind a link or a mount tells nobody. */
+static void rest(long long ms) {
+    static int watch = -1;
+    if (watch < 0) {
+        char folder[4096], *end;
+        snprintf(folder, sizeof folder, "%s", state_file());
+        if ((end = strrchr(folder, '/'))) end[end == folder] = 0;
+        watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+        inotify_add_watch(watch, end ? folder : ".", IN_MOVED_TO | IN_CLOSE_WRITE);
+        return; /* what came before is looked for once more */
+    }
+    struct pollfd ready = {watch, POLLIN, 0};
+    char events[4096];
+    if (poll(&ready, 1, ms < 500 ? ms : 500) > 0) while (read(watch, events, sizeof events) > 0);
+}
 int nvmlEventSetWait_v2(void *set, struct event *to, unsigned ms) {
     (void)set;
     char path[4096];
     snprintf(path, sizeof path, "%s.event", state_file());
-    for (unsigned waited = 0; waited < ms; waited += 5) {
+    for (long long left, until = now_ms() + ms; (left = until - now_ms()) > 0; rest(left)) {
         CALL("nvmlEventSetWait_v2");
         FILE *file = fopen(path, "r");
         if (file) {
@@ -319,7 +343,6 @@ int nvmlEventSetWait_v2(void *set, struct event *to, unsigned ms) {
                 return 0;
             }
         }
-        usleep(5000);
     }
     return 10;
 }
