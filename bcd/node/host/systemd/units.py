@@ -1,13 +1,10 @@
-"""The child that speaks to systemd: one operation, read from standard input as JSON.
+"""systemd's operations, one connection each; org.freedesktop.systemd1(5).
 
-Prints what went wrong for people, or nothing. org.freedesktop.systemd1(5); ``conversation``
-starts it. Nothing else may import this module: pystemd belongs in a process of its own.
+Nothing but ``child`` may import this module: pystemd belongs in a process of its own.
 """
 
 import errno
-import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -122,12 +119,8 @@ _OPERATIONS: dict[str, Callable[[_Manager, dict[str, Any]], None]] = {
 }
 
 
-def main() -> None:
-    """Run the operation that standard input asks for."""
-    sys.stdout.write(_answer(json.load(sys.stdin)))
-
-
-def _answer(request: dict[str, Any]) -> str:
+def operate(request: dict[str, Any]) -> str:
+    """Run an operation; says what went wrong, for people, or nothing."""
     try:
         try:
             _converse(request)
@@ -147,7 +140,3 @@ def _answer(request: dict[str, Any]) -> str:
 def _converse(request: dict[str, Any]) -> None:
     with DBusAddress(request["address"].encode(), peer_to_peer=True) as bus:
         _OPERATIONS[request["operation"]](_Manager(bus), request)
-
-
-if __name__ == "__main__":
-    main()
