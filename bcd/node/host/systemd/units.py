@@ -46,6 +46,15 @@ class _Manager:
                 raise _Stuck(f"{name.decode()} stays {state} and does not become {states[0]}")
             time.sleep(_LOOK_S)
 
+    def wait_for_jobs(self, name: bytes) -> None:
+        """Return once nothing is under way for the unit any more; raises _Stuck."""
+        path = self.call(b"LoadUnit", b"s", name).body
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._bus.get_property(_SERVICE, path, _UNIT, b"Job", b"(uo)")[0]:
+            if time.monotonic() > deadline:
+                raise _Stuck(f"{name.decode()} does not come to its start")
+            time.sleep(_LOOK_S)
+
     def call(self, method: bytes, signature: bytes, *values: object) -> Any:
         """Call a method whose arguments are plain."""
         return self._call(method, apply_signature(signature, list(values)))
@@ -96,8 +105,12 @@ def _apply(manager: _Manager, request: dict[str, Any]) -> None:
 def _start(manager: _Manager, request: dict[str, Any]) -> None:
     name = request["name"].encode()
     manager.call(b"RestartUnit", b"ss", name, b"replace")
-    manager.wait_for(name, "active", "failed")
-    if manager.state(name) == "failed":
+    # Until the job is done, a unit that ran before may still look active.
+    manager.wait_for_jobs(name)
+    if manager.state(name) != "active":
+        # It would try again and again, whoever wants it still.
+        manager.call(b"StopUnit", b"ss", name, b"replace")
+        manager.wait_for(name, "inactive", "failed")
         raise _Stuck(f"{name.decode()} failed; see journalctl -u {name.decode()}")
 
 
