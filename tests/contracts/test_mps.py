@@ -1,4 +1,4 @@
-"""What every ``Mps`` does: the simulated daemons, and the ones in memory."""
+"""What every ``Mps`` does: units of systemd, the simulated daemons, and the ones in memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from bcd.node.ports import Mps, MpsState
 from bcd.node.sharing import MpsShare
 from bcd.sim.mps import SimulatedMps
+from tests.node.host import made_mps
 from tests.node.memory import MemoryMps
 
 Occupy = Callable[[bool], None]
@@ -15,9 +16,12 @@ GPU = "GPU-11111111-2222-3333-4444-555555555555"
 SHARE = MpsShare(10, 8 << 30)
 
 
-@pytest.fixture(params=["simulated", "memory"])
+@pytest.fixture(params=["units", "simulated", "memory"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Mps, Occupy]:
     """MPS daemons, and a way to put a client onto the GPU, or end it."""
+    if request.param == "units":
+        daemons, units = made_mps.daemons(tmp_path)
+        return daemons, units.occupy
     if request.param == "memory":
         memory = MemoryMps()
 

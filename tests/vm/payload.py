@@ -29,7 +29,8 @@ _RUN = """\
 #!/bin/sh
 units=/usr/lib/systemd/system
 if [ ! -e $units/bcd.slice ]; then
-  cp -r /payload/tree/systemd/*.slice /payload/tree/systemd/*.slice.d $units/
+  cd /payload/tree/systemd
+  cp -r *.slice *.slice.d bcd-mps@.service $units/
   systemctl daemon-reload
 fi
 cd /

@@ -9,6 +9,7 @@ control program answers. https://docs.nvidia.com/deploy/mps/
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -97,6 +98,9 @@ class MpsDaemons:
             return False
         if self._units.stop(unit_name(gpu)):
             return False
+        # What clients left in the shared memory is not for those of the next daemon.
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._folder / gpu)
         remove_file(self._file(gpu))
         return True
 

@@ -1,8 +1,6 @@
 """MPS daemons as systemd units, with a control program and a systemd that the test makes."""
 
-import os
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -11,60 +9,22 @@ from bcd.model.report import FailureReason
 from bcd.node.host.mps import MpsDaemons, unit_name
 from bcd.node.ports import MpsState
 from bcd.node.sharing import MpsShare
-
-GPU = "GPU-11111111-2222-3333-4444-555555555555"
-SHARE = MpsShare(4, 20 << 30)
-# Answers like the control program: only where a daemon listens on the pipe directory it is told.
-CONTROL = """#!/bin/sh
-read -r command
-[ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ] || { echo "Cannot find MPS control daemon process"; exit 1; }
-case "$command" in
-  get_default_active_thread_percentage) echo 25.0 ;;
-  get_server_list) cat "$CUDA_MPS_PIPE_DIRECTORY/servers" ;;
-esac
-"""  # noqa: E501
-
-
-@dataclass
-class FakeUnits:
-    """Units that make, and take away, what the control program looks for."""
-
-    folder: Path
-    listens: bool = True
-    problem: str = ""
-    active: list[str] = field(default_factory=list)
-    starts: int = 0
-
-    def start(self, name: str) -> str:
-        assert (self.folder / f"{GPU}.env").exists()
-        if self.problem:
-            return self.problem
-        self.starts += 1
-        self.active = [name]
-        if self.listens:
-            (self.folder / GPU / "pipe/servers").write_text("")
-            (self.folder / GPU / "pipe/control").write_text("")
-        return ""
-
-    def stop(self, name: str) -> str:
-        self.active = []
-        (self.folder / GPU / "pipe/control").unlink(missing_ok=True)
-        return self.problem
+from tests.node.host.made_mps import GPU, SHARE, FakeUnits, daemons
 
 
 @pytest.fixture
-def units(tmp_path: Path) -> FakeUnits:
-    return FakeUnits(tmp_path / "mps")
+def made(tmp_path: Path) -> tuple[MpsDaemons, FakeUnits]:
+    return daemons(tmp_path)
 
 
 @pytest.fixture
-def mps(tmp_path: Path, units: FakeUnits) -> MpsDaemons:
-    program = tmp_path / "bin/nvidia-cuda-mps-control"
-    program.parent.mkdir()
-    program.write_text(CONTROL)
-    program.chmod(0o755)
-    path = f"{program.parent}:{os.defpath}"
-    return MpsDaemons(units.folder, units, sleep=lambda _: None, environment={"PATH": path})
+def mps(made: tuple[MpsDaemons, FakeUnits]) -> MpsDaemons:
+    return made[0]
+
+
+@pytest.fixture
+def units(made: tuple[MpsDaemons, FakeUnits]) -> FakeUnits:
+    return made[1]
 
 
 def variables(units: FakeUnits) -> dict[str, str]:
@@ -97,12 +57,25 @@ def test_a_daemon_that_died_is_not_ready_and_can_be_started_again(
 
 def test_a_daemon_with_a_server_is_not_stopped(mps: MpsDaemons, units: FakeUnits) -> None:
     mps.ensure(GPU, SHARE)
-    (units.folder / GPU / "pipe/servers").write_text("4711\n")
+    units.occupy(True)
     assert not mps.stop(GPU)
     assert units.active
-    (units.folder / GPU / "pipe/servers").write_text("")
+    units.occupy(False)
     assert mps.stop(GPU)
     assert (units.active, mps.read()) == ([], {})
+
+
+def test_nothing_that_clients_left_is_there_for_those_of_the_next_daemon(
+    mps: MpsDaemons, units: FakeUnits
+) -> None:
+    mps.ensure(GPU, SHARE)
+    (units.folder / GPU / "shm/secret").write_text("of a client")
+    units.problem = "job failed"
+    assert not mps.stop(GPU)
+    assert (units.folder / GPU / "shm/secret").exists()
+    units.problem = ""
+    assert mps.stop(GPU)
+    assert list(units.folder.iterdir()) == []
 
 
 def test_a_unit_that_does_not_start_or_stop_is_told_and_stays_known(

@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.contracts.slice_cases import CASES
 from tests.vm.guest.host import Hold, run
+from tests.vm.guest.mps import MPS
 from tests.vm.guest.slices import AFTER_REBOOT, SCENARIOS, Scenario, before_reboot
 from tests.vm.guest.tools import TOOLS
 
@@ -28,7 +29,7 @@ def main() -> None:
     """The first or the second half, as the folder says."""
     target = Path(sys.argv[1]) / "outcomes.json"
     if not target.exists():
-        scenarios = enumerate((*SCENARIOS, *TOOLS))
+        scenarios = enumerate((*SCENARIOS, *TOOLS, *MPS))
         _write(target, {each.__name__: _outcome(each, _hold(n)) for n, each in scenarios})
         before_reboot(Hold(_REBOOTED))
         os.sync()

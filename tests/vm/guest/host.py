@@ -11,6 +11,7 @@ from pathlib import Path
 from bcd.model.assignment import Limits, slice_name
 from bcd.model.ids import AllocationId, type_id
 from bcd.node.cdi import file_name
+from bcd.node.host.systemd.conversation import SystemdUnits
 from bcd.node.host.systemd.slices import SystemdSlices
 from bcd.node.ports import SliceState
 
@@ -19,11 +20,12 @@ PYTHON = "/usr/bin/python3"  # the host's own, for workloads
 CDI = Path("/etc/cdi")
 _ALLOC = Path("/sys/fs/cgroup/bcd.slice/bcd-alloc.slice")
 _WAIT_S = 30.0
-_SERVICE = Path("/payload/tree/systemd/bcd.service")
+UNITS = SystemdUnits(Path("/"))  # as in a daemon, one for all
+UNIT_FILES = Path("/payload/tree/systemd")
 _SANDBOX = (
     "CapabilityBoundingSet", "LockPersonality", "MemoryDenyWriteExecute", "NoNewPrivileges",
-    "PrivateIPC", "PrivateTmp", "ReadWritePaths", "SystemCallArchitectures",
-    "SystemCallErrorNumber", "SystemCallFilter", "UMask",
+    "PrivateIPC", "PrivateTmp", "ReadWritePaths", "RuntimeDirectory", "RuntimeDirectoryPreserve",
+    "SystemCallArchitectures", "SystemCallErrorNumber", "SystemCallFilter", "UMask",
 )  # fmt: skip
 
 
@@ -58,7 +60,7 @@ class Hold:
         self.slice = slice_name(self.id)
         self.folder = _ALLOC / self.slice
         # Emulated, an answer of systemd takes its time.
-        self.slices = SystemdSlices(Path("/"), settle_s=4.0)
+        self.slices = SystemdSlices(Path("/"), units=UNITS, settle_s=4.0)
 
     def ensure(self, **limits: int | str) -> None:
         """Give it limits; a failure ends the scenario."""
@@ -112,10 +114,11 @@ class Hold:
         """Run a Python program, given this hold's number, in the sandbox of ``bcd.service``."""
         sandbox = [
             f"--property={line}"
-            for line in _SERVICE.read_text().splitlines()
+            for line in (UNIT_FILES / "bcd.service").read_text().splitlines()
             if line.partition("=")[0] in _SANDBOX or line.startswith(("Protect", "Restrict"))
         ]
         assert len(sandbox) > len(_SANDBOX)
+        CDI.mkdir(exist_ok=True)  # without it the sandbox is not made
         path = f"PYTHONPATH={os.environ['PYTHONPATH']}"
         done = subprocess.run(
             ["systemd-run", "-q", "--collect", "--wait", "--pipe", *sandbox, f"--setenv={path}",

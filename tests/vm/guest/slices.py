@@ -8,7 +8,7 @@ from pathlib import Path
 from bcd.model.report import FailureReason
 from bcd.node.cdi import file_name
 from tests.contracts import slice_cases
-from tests.vm.guest.host import CDI, MIB, PYTHON, Hold, made, run, wait_for
+from tests.vm.guest.host import CDI, MIB, PYTHON, UNIT_FILES, Hold, made, run, wait_for
 
 Scenario = Callable[[Hold], None]
 
@@ -261,8 +261,19 @@ def a_hold_is_made_and_stopped_many_times(hold: Hold) -> None:
     print(f"one round: {(time.monotonic() - began) / 3:.2f} s")
 
 
+def systemd_knows_every_setting_of_our_units(hold: Hold) -> None:
+    units = sorted(str(path) for path in UNIT_FILES.glob("*.service"))
+    assert len(units) > 2
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *units],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    # Programs and users that this host has not are none of our settings.
+    wrong = [line for line in done.stderr.splitlines() if "ignoring" in line]
+    assert wrong == [], wrong
+
+
 def the_daemons_own_sandbox_lets_it_make_and_stop_slices(hold: Hold) -> None:
-    CDI.mkdir(exist_ok=True)
     code, said = hold.daemon("""
 import sys
 from pathlib import Path
@@ -274,7 +285,7 @@ wanted = made(cpus="1", mems="0", hugepages_1gi=1)
 print(slices.problem(), slices.ensure(id_, wanted), slices.read()[id_].limits == wanted)
 print(slices.stop(id_), slices.read())
 """)
-    assert (code, said.splitlines()) == (0, [" None True", "True {}"])
+    assert (code, said.splitlines()) == (0, [" None True", "True {}"]), said
 
 
 def _contract(case: slice_cases.Case) -> Scenario:
@@ -334,6 +345,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     a_node_that_this_host_has_not_fails_and_a_standing_slice_is_made_anew,
     memory_in_use_is_never_taken_away,
     two_holds_keep_apart,
+    systemd_knows_every_setting_of_our_units,
     the_daemons_own_sandbox_lets_it_make_and_stop_slices,
     a_hold_is_made_and_stopped_many_times,
 )

@@ -3,8 +3,10 @@
 - ``slices``: the port ``Slices``; creates, repairs, reads back and stops.
 - ``cgroup``: the control files of the slices, read and compared; huge pages, which systemd has no
   property for, and the ban on new children before a stop.
-- ``conversation``: one operation of systemd, in a child process with a deadline.
-- ``units``: that child; the only module that imports pystemd.
+- ``conversation``: one operation of systemd at a time, with a deadline, in a child process that
+  serves a burst of them.
+- ``process``: the daemon's end of that child; ``child``: the other end, and what they say.
+- ``units``: the operations; the only module that imports pystemd.
 
 systemd owns the slices and every limit that it knows a property for: what is written behind its
 back is lost at the next ``daemon-reload``. But it reports success while it applies nothing, so

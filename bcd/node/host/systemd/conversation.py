@@ -1,27 +1,31 @@
 """One operation of systemd at a time, in a child process with a deadline.
 
 pystemd blocks the whole interpreter for as long as PID 1 takes to answer, has no timeout, and
-loses memory with every call that fails. A child that lives for one operation costs some 60 ms,
-is needed only when a slice is made, changed or stopped, and can be killed.
+loses memory with every call that fails. In a child it can be killed. To start one costs more than
+most operations take, so that it serves a burst of them; a while after the last it is let go, since
+its memory is worth more than its start.
 """
 
-import json
-import os
-import subprocess
-import sys
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bcd.model.assignment import Limits
 from bcd.model.cpuset import parse_cpulist
+from bcd.node.host.systemd.process import ChildProcess, Ended, Launch, Nonsense, Silent
 
-_MODULE = "bcd.node.host.systemd.units"
 _INFINITY = (1 << 64) - 1  # how systemd spells "no limit" in an unsigned property
 DEADLINE_S = 25.0
 # Holds come one after the other: a PID 1 that hangs costs a pass one deadline, not one per hold.
 _AVOID_S = 10.0
+IDLE_S = 30.0
+# pystemd loses some memory with calls that succeed as well.
+_MOST_OPERATIONS = 1000
+# A child that was let go ends at once; one that does not is killed, and reaped some time later.
+_PARTING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,27 @@ def id_mask(cpulist: str) -> tuple[int, ...]:
 
 
 class SystemdUnits:
-    """Speaks to PID 1 on its private socket, which needs no bus daemon and admits root only."""
+    """Speaks to PID 1 on its private socket, which needs no bus daemon and admits root only.
 
-    def __init__(self, root: Path, deadline_s: float = DEADLINE_S) -> None:
+    Threads take turns. A child ends ``idle_s`` after the last operation, with ``close``, and when
+    this process ends in any way.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        deadline_s: float = DEADLINE_S,
+        *,
+        idle_s: float = IDLE_S,
+        launch: Launch | None = None,
+    ) -> None:
         self._address = f"unix:path={root / 'run/systemd/private'}"
         self._controls = tuple(root / f"{top}/systemd/system.control" for top in ("run", "etc"))
         self._deadline_s = deadline_s
         self._avoid_until = 0.0
+        self._lock = threading.Lock()
+        self._children = _Children(launch or Launch())
+        self._idle = _Idle(idle_s, self._rest)
 
     def apply(self, name: str, properties: tuple[Property, ...]) -> str:
         """Start a slice that is not active and set its properties at run time.
@@ -97,27 +115,118 @@ class SystemdUnits:
         """
         return any((folder / f"{name}.d").is_dir() for folder in self._controls)
 
+    def close(self) -> None:
+        """End the child now; the next operation starts another."""
+        with self._lock:
+            self._idle.cancel()
+            self._children.part()
+
     def _ask(self, request: dict[str, Any]) -> str:
         request["address"] = self._address
         silent = f"systemd did not answer within {self._deadline_s:g} s; see systemctl status"
-        if time.monotonic() < self._avoid_until:
-            return silent
+        with self._lock:
+            if time.monotonic() < self._avoid_until:
+                return silent
+            try:
+                return self._children.ask(request, time.monotonic() + self._deadline_s)
+            except Silent:
+                self._avoid_until = time.monotonic() + _AVOID_S
+                return silent
+            except OSError as error:
+                return f"the program that speaks to systemd cannot be started ({error})"
+            except (Ended, Nonsense) as error:
+                return f"the program that speaks to systemd failed: {error}"
+            finally:
+                self._idle.restart()
+
+    def _rest(self) -> None:
+        """Nothing was asked for a while, unless somebody asks just now."""
+        with self._lock:
+            if self._idle.over() and not self._children.part():
+                self._idle.restart()
+
+
+class _Children:
+    """The child that is asked, and those that were killed and have perhaps not ended yet."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._child: ChildProcess | None = None
+        self._killed: list[ChildProcess] = []
+
+    def ask(self, request: dict[str, Any], until: float) -> str:
+        """What systemd's answer comes to; raises Silent, Ended, Nonsense, or OSError."""
+        self._reap()
+        child = self._child
+        if child is not None:
+            try:
+                return self._ask(child, request, until)
+            except Ended:
+                pass  # somebody ended it since; operations can be asked for twice
+        child = self._child = ChildProcess(self._launch)
+        return self._ask(child, request, until)
+
+    def part(self) -> bool:
+        """End the child; whether none is left, not even one that was killed."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.let_go()
+            if not child.gone(_PARTING_S):
+                self._kill(child)
+        self._reap()
+        return not self._killed
+
+    def _ask(self, child: ChildProcess, request: dict[str, Any], until: float) -> str:
+        useful = False
         try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", _MODULE],
-                input=json.dumps(request),
-                capture_output=True,
-                text=True,
-                timeout=self._deadline_s,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            self._avoid_until = time.monotonic() + _AVOID_S
-            return silent
-        except OSError as error:
-            return f"the program that speaks to systemd cannot be started ({error})"
-        if done.returncode != 0:
-            last = done.stderr.strip().rsplit("\n", 1)[-1]
-            return f"the program that speaks to systemd failed: {last[:500]}"
-        return done.stdout.strip()[:500]
+            said = child.ask(request, until)
+            useful = not said and child.asked < _MOST_OPERATIONS
+        finally:
+            if not useful:
+                self._child = None
+                self._kill(child)
+        return said
+
+    def _kill(self, child: ChildProcess) -> None:
+        child.kill()
+        self._killed.append(child)
+
+    def _reap(self) -> None:
+        self._killed = [child for child in self._killed if not child.gone()]
+
+
+class _Idle:
+    """Calls ``rest`` from a thread of its own when ``restart`` was not called for so long."""
+
+    def __init__(self, idle_s: float, rest: Callable[[], None]) -> None:
+        self._idle_s = idle_s
+        self._rest = rest
+        self._since = 0.0
+        self._timer: threading.Timer | None = None
+
+    def restart(self) -> None:
+        """Somebody is busy now; a timer that runs is left alone and finds out by itself."""
+        self._since = time.monotonic()
+        if self._timer is None:
+            self._begin(self._idle_s)
+
+    def over(self) -> bool:
+        """Whether it is so long ago, asked by ``rest``; if not, it is called again when it is."""
+        if self._timer is not threading.current_thread():
+            return False  # cancelled, too late for it to notice
+        left = self._since + self._idle_s - time.monotonic()
+        self._timer = None
+        if left > 0:
+            self._begin(left)
+        return left <= 0
+
+    def cancel(self) -> None:
+        """There is no call."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._rest)
+        self._timer.daemon = True
+        self._timer.start()

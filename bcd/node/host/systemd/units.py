@@ -1,13 +1,10 @@
-"""The child that speaks to systemd: one operation, read from standard input as JSON.
+"""systemd's operations, one connection each; org.freedesktop.systemd1(5).
 
-Prints what went wrong for people, or nothing. org.freedesktop.systemd1(5); ``conversation``
-starts it. Nothing else may import this module: pystemd belongs in a process of its own.
+Nothing but ``child`` may import this module: pystemd belongs in a process of its own.
 """
 
 import errno
-import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +44,15 @@ class _Manager:
         while (state := self.state(name)) not in states:
             if time.monotonic() > deadline:
                 raise _Stuck(f"{name.decode()} stays {state} and does not become {states[0]}")
+            time.sleep(_LOOK_S)
+
+    def wait_for_jobs(self, name: bytes) -> None:
+        """Return once nothing is under way for the unit any more; raises _Stuck."""
+        path = self.call(b"LoadUnit", b"s", name).body
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._bus.get_property(_SERVICE, path, _UNIT, b"Job", b"(uo)")[0]:
+            if time.monotonic() > deadline:
+                raise _Stuck(f"{name.decode()} does not come to its start")
             time.sleep(_LOOK_S)
 
     def call(self, method: bytes, signature: bytes, *values: object) -> Any:
@@ -99,8 +105,12 @@ def _apply(manager: _Manager, request: dict[str, Any]) -> None:
 def _start(manager: _Manager, request: dict[str, Any]) -> None:
     name = request["name"].encode()
     manager.call(b"RestartUnit", b"ss", name, b"replace")
-    manager.wait_for(name, "active", "failed")
-    if manager.state(name) == "failed":
+    # Until the job is done, a unit that ran before may still look active.
+    manager.wait_for_jobs(name)
+    if manager.state(name) != "active":
+        # It would try again and again, whoever wants it still.
+        manager.call(b"StopUnit", b"ss", name, b"replace")
+        manager.wait_for(name, "inactive", "failed")
         raise _Stuck(f"{name.decode()} failed; see journalctl -u {name.decode()}")
 
 
@@ -122,12 +132,8 @@ _OPERATIONS: dict[str, Callable[[_Manager, dict[str, Any]], None]] = {
 }
 
 
-def main() -> None:
-    """Run the operation that standard input asks for."""
-    sys.stdout.write(_answer(json.load(sys.stdin)))
-
-
-def _answer(request: dict[str, Any]) -> str:
+def operate(request: dict[str, Any]) -> str:
+    """Run an operation; says what went wrong, for people, or nothing."""
     try:
         try:
             _converse(request)
@@ -147,7 +153,3 @@ def _answer(request: dict[str, Any]) -> str:
 def _converse(request: dict[str, Any]) -> None:
     with DBusAddress(request["address"].encode(), peer_to_peer=True) as bus:
         _OPERATIONS[request["operation"]](_Manager(bus), request)
-
-
-if __name__ == "__main__":
-    main()
