@@ -55,7 +55,7 @@ class _Planner:
                 devices={device.id: device for device in observed.gpus.devices},
                 host=observed.host,
                 reserve=desired.host_reserve if desired is not None else HostReserve(0, 0),
-                machines_memory_bytes=observed.machines_memory_bytes,
+                machines=observed.machines,
                 slice_problem=observed.slice_problem,
             )
         )

@@ -17,6 +17,7 @@ from bcd.model.report import Failed, FailureReason
 from bcd.node.cdi_format import is_device_name
 from bcd.node.hold import Hold, physical_id
 from bcd.node.numa import Room
+from bcd.node.ports import MachinesUse
 
 _GIB_PAGE = 1 << 30
 # A slot is no device of the inventory: how many a GPU has, the control plane decides.
@@ -31,7 +32,7 @@ class Capacity:
     devices: Mapping[str, Device]
     host: HostFacts
     reserve: HostReserve
-    machines_memory_bytes: int
+    machines: MachinesUse
     slice_problem: str
 
 
@@ -155,7 +156,7 @@ class Ledger:
             node.id: sum(pool.page_bytes * pool.total for pool in node.huge_pages)
             for node in host.numa_nodes
         }
-        taken = (capacity.reserve.memory_bytes, capacity.machines_memory_bytes)
+        taken = (capacity.reserve.memory_bytes, capacity.machines.memory_bytes)
         free = host.memory_bytes - sum(pools.values()) - sum(taken)
         free = max(0, free - sum(count for _, count in self._memory_taken))
         if limits.memory_bytes > free:
@@ -184,7 +185,7 @@ class Ledger:
                 for node in self.capacity.host.numa_nodes
             }
         )
-        for mems, count in self._huge_pages:
+        for mems, count in ((_ANY, self.capacity.machines.hugepages_1gi), *self._huge_pages):
             room.take(mems, count)
         there = room.take(_ids(limits.mems), limits.hugepages_1gi)
         if there == limits.hugepages_1gi:

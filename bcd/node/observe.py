@@ -28,7 +28,7 @@ def observe(
     return Observed(
         gpus=gpus,
         host=host_facts(ports, gpus),
-        machines_memory_bytes=ports.host.machines_memory_bytes(),
+        machines=ports.host.machines(),
         cdi=cdi,
         env=ports.env.read(),
         slices=ports.slices.read(),

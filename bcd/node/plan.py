@@ -13,7 +13,7 @@ from bcd.model.report import Outcome
 from bcd.node import steps
 from bcd.node.condition import NodeCondition
 from bcd.node.others import OtherHold
-from bcd.node.ports import CdiFiles, GpuSnapshot, MpsState, SliceState
+from bcd.node.ports import CdiFiles, GpuSnapshot, MachinesUse, MpsState, SliceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Observed:
 
     gpus: GpuSnapshot
     host: HostFacts
-    machines_memory_bytes: int
+    machines: MachinesUse
     cdi: CdiFiles
     env: Mapping[AllocationId, bytes | None]
     slices: Mapping[AllocationId, SliceState]

@@ -199,6 +199,14 @@ class EnvDir(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class MachinesUse:
+    """Memory and huge pages of 1 GiB of virtual machines, which no hold knows of."""
+
+    memory_bytes: int = 0
+    hugepages_1gi: int = 0
+
+
 class Host(Protocol):
     """CPUs, NUMA nodes and memory of the host."""
 
@@ -206,8 +214,8 @@ class Host(Protocol):
         """What /proc and /sys say; driver and CUDA versions are empty."""
         ...
 
-    def machines_memory_bytes(self) -> int:
-        """Memory that the host's virtual machines use now (``machine.slice``)."""
+    def machines(self) -> MachinesUse:
+        """What the host's virtual machines use now (``machine.slice``)."""
         ...
 
 

@@ -44,7 +44,8 @@ def test_numa_nodes_ascend(host: Host) -> None:
 
 def test_facts_of_a_quiet_host_are_the_same_twice(host: Host) -> None:
     assert host.facts() == host.facts()
-    assert host.machines_memory_bytes() >= 0
+    assert host.machines().memory_bytes >= 0
+    assert host.machines().hugepages_1gi >= 0
 
 
 def test_facts_cross_the_wire_unchanged(host: Host) -> None:

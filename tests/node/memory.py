@@ -16,6 +16,7 @@ from bcd.node.ports import (
     CdiFiles,
     ForeignSpec,
     GpuSnapshot,
+    MachinesUse,
     MpsState,
     OwnSpec,
     Ports,
@@ -168,13 +169,13 @@ class MemoryHost:
     """Facts as they are given."""
 
     found: HostFacts
-    machines: int = 0
+    used: MachinesUse = MachinesUse()
 
     def facts(self) -> HostFacts:
         return self.found
 
-    def machines_memory_bytes(self) -> int:
-        return self.machines
+    def machines(self) -> MachinesUse:
+        return self.used
 
 
 HOST = HostFacts(
@@ -262,7 +263,7 @@ class MemoryHostWorld:
             slices=copy.deepcopy(self.slices),
             mps=copy.deepcopy(self.mps),
             gpus=MemoryGpus(self.gpus.found, self.gpus.failure),
-            host=MemoryHost(self.host.found, self.host.machines),
+            host=MemoryHost(self.host.found, self.host.used),
             clock=self.clock,
         )
 

@@ -10,6 +10,7 @@ from bcd.model.device import DeviceClass, Health, HealthState
 from bcd.model.report import FailureReason
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import hold_of
+from bcd.node.ports import MachinesUse
 from tests.node.memory import DEVICES, GIB, HOST, MIG, SHARED, SLOTS, SPLIT, WHOLE
 from tests.node.world import assignment, limits
 
@@ -19,7 +20,7 @@ def ledger(**changes: Any) -> Ledger:
         "devices": {d.id: d for d in DEVICES},
         "host": HOST,
         "reserve": HostReserve(2, 4 * GIB),
-        "machines_memory_bytes": 0,
+        "machines": MachinesUse(),
         "slice_problem": "",
     }
     return Ledger(Capacity(**(fields | changes)))
@@ -151,7 +152,7 @@ def test_memory_beside_pools_reserve_machines_and_holds_must_suffice() -> None:
     assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=free))) is None
     exhausted = FailureReason.RESOURCES_EXHAUSTED
     assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=free + 1))) == exhausted
-    beside = ledger(machines_memory_bytes=GIB)
+    beside = ledger(machines=MachinesUse(GIB))
     assert reason(assignment(1, WHOLE[0], limits=limits(memory_gib=free)), beside) == exhausted
     beside = ledger()
     beside.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=100))))
@@ -166,6 +167,9 @@ def test_huge_pages_must_suffice_on_the_nodes_of_the_hold_and_in_all() -> None:
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=9, mems="0"))) == exhausted
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=16))) is None
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=17))) == exhausted
+    beside = ledger(machines=MachinesUse(0, 3))
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=13)), beside) is None
+    assert reason(assignment(1, WHOLE[0], limits=limits(pages=14)), beside) == exhausted
     found = ledger()
     found.enter(hold_of(assignment(2, WHOLE[1], limits=limits(pages=6, mems="0"))))
     assert reason(assignment(1, WHOLE[0], limits=limits(pages=3, mems="0")), found) == exhausted
@@ -180,7 +184,7 @@ def test_memory_must_suffice_on_the_nodes_of_the_hold() -> None:
     assert reason(assignment(1, WHOLE[0], limits=confined[0])) is None
     assert reason(assignment(1, WHOLE[0], limits=confined[1])) == exhausted
     # The reserve and the machines may lie on the other node, until it is full.
-    beside = ledger(machines_memory_bytes=GIB)
+    beside = ledger(machines=MachinesUse(GIB))
     beside.enter(hold_of(assignment(2, WHOLE[1], limits=limits(memory_gib=node - 5, mems="1"))))
     assert reason(assignment(1, WHOLE[0], limits=confined[0]), beside) is None
     beside.enter_limits(limits(memory_gib=1))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bcd.model.cpuset import MalformedCpuList, parse_cpulist
 from bcd.model.host import HostFacts, HugePagePool, NumaNode
+from bcd.node.ports import MachinesUse
 
 _MAX_BYTES = 64 * 1024
 _NODE = re.compile(r"node([0-9]{1,5})\Z")
@@ -53,9 +54,16 @@ class ProcSysHost:
             numa_nodes=tuple(node for node in nodes if node.id not in owned),
         )
 
-    def machines_memory_bytes(self) -> int:
-        """Memory charged to ``machine.slice``, where libvirt and systemd keep virtual machines."""
-        text = self._text(f"{self._root}/sys/fs/cgroup/machine.slice/memory.current").strip()
+    def machines(self) -> MachinesUse:
+        """What is charged to ``machine.slice``, where libvirt and systemd keep virtual machines.
+
+        A huge page counts from its reservation on, which may be long before it is used.
+        """
+        pages = max(self._charged("hugetlb.1GB.current"), self._charged("hugetlb.1GB.rsvd.current"))
+        return MachinesUse(self._charged("memory.current"), pages >> 30)
+
+    def _charged(self, name: str) -> int:
+        text = self._text(f"{self._root}/sys/fs/cgroup/machine.slice/{name}").strip()
         return int(text) if text.isdecimal() else 0
 
     def _online(self) -> frozenset[int]:

@@ -11,6 +11,7 @@ from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import hold_of
 from bcd.node.host.facts import ProcSysHost
 from bcd.node.host.pci import numa_with_cpus
+from bcd.node.ports import MachinesUse
 from bcd.wire.inventory import decode_inventory, encode_inventory
 from tests.captured import DATA, unpack
 from tests.node.memory import WHOLE
@@ -137,7 +138,7 @@ def test_of_thirty_four_nodes_the_two_with_cpus_are_found_and_bound_to(tmp_path:
             devices={WHOLE[0].id: WHOLE[0]},
             host=facts,
             reserve=HostReserve(0, 0),
-            machines_memory_bytes=0,
+            machines=MachinesUse(),
             slice_problem="",
         )
     )
@@ -181,9 +182,15 @@ def test_huge_pages_are_counted_by_node_and_size(tmp_path: Path) -> None:
 
 def test_memory_of_virtual_machines_is_that_of_their_slice(tmp_path: Path) -> None:
     host = ProcSysHost(tmp_path)
-    assert host.machines_memory_bytes() == 0
-    write(tmp_path, {"sys/fs/cgroup/machine.slice/memory.current": "123456\n"})
-    assert host.machines_memory_bytes() == 123_456
+    assert host.machines() == MachinesUse(0, 0)
+    folder = "sys/fs/cgroup/machine.slice"
+    charged = {
+        "memory.current": 123_456,
+        "hugetlb.1GB.current": 1 << 30,
+        "hugetlb.1GB.rsvd.current": 3 << 30,
+    }
+    write(tmp_path, {f"{folder}/{name}": f"{amount}\n" for name, amount in charged.items()})
+    assert host.machines() == MachinesUse(123_456, 3)
 
 
 def test_a_root_without_anything_gives_empty_facts(tmp_path: Path) -> None:
