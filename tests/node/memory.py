@@ -169,7 +169,7 @@ class MemoryHost:
     """Facts as they are given."""
 
     found: HostFacts
-    used: MachinesUse = MachinesUse()
+    used: MachinesUse = field(default_factory=MachinesUse)
 
     def facts(self) -> HostFacts:
         return self.found
