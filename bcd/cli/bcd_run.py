@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 from bcd.cli.program import configure_logs, load_settings, read_again
-from bcd.node.daemon import UNCHANGING, Daemon
+from bcd.node.daemon import Daemon
 from bcd.node.execute import AfterStep, no_observer
 from bcd.node.host.machine import MakePorts
 from bcd.node.opening import open_daemon
@@ -52,11 +52,7 @@ def _ports(settings: Settings, profile: str | None) -> MakePorts:
 
 
 def _take_over(daemon: Daemon, settings: Settings) -> None:
-    kept = daemon.settings
-    changed = [name for name in UNCHANGING if getattr(settings, name) != getattr(kept, name)]
-    if changed:
-        log.warning(
-            "some changed settings take effect with a restart only", extra={"settings": changed}
-        )
-    daemon.reload(settings)
+    kept = daemon.reload(settings)
+    if kept:
+        log.warning("these settings take effect with a restart only", extra={"changed": kept})
     logging.getLogger().setLevel(settings.log.level.upper())

@@ -20,6 +20,7 @@ from bcd.node.hold import Hold, MalformedHold, physical_id, read_hold, variables
 from bcd.node.ports import ForeignSpec, GpuSnapshot
 
 VENDOR = "bcd.dev"
+_LOST = DeviceEdits(nodes=(DeviceNode("/dev/nvidia-lost", "/dev/nvidia-lost"),))
 _OWN = re.compile(r"bcd-(alloc_[0-9a-z]{26})(?:\.(gpu|gpu\.mig|gpu\.slot))?\.json\Z")
 
 
@@ -79,6 +80,21 @@ def render(
         content = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
         files.append(SpecFile(name, content))
     return tuple(files)
+
+
+def lost_devices(hold: Hold, gpus: GpuSnapshot) -> tuple[AssignedDevice, ...]:
+    """The hold's devices that are not there."""
+    return tuple(device for device in hold.devices if _edits_of(device, gpus) is None)
+
+
+def without_lost(hold: Hold, gpus: GpuSnapshot) -> GpuSnapshot:
+    """The same GPUs, with a node that nobody has in place of each lost device of the hold.
+
+    What a lost device had are names that the driver gives to others: the next GPU, or instance,
+    may get the same node. So its entry stays in the spec, and a container that asks for it fails.
+    """
+    lost = {device.id: _LOST for device in lost_devices(hold, gpus)}
+    return replace(gpus, edits={**gpus.edits, **lost}) if lost else gpus
 
 
 def _edits_of(device: AssignedDevice, gpus: GpuSnapshot) -> DeviceEdits | None:

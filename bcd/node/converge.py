@@ -113,7 +113,7 @@ class _Planner:
         if self._main(hold.allocation_id) is None:
             return False
         found = self._on_disk[hold.allocation_id]
-        return found is None or found.devices == hold.devices
+        return found is None or (found.devices, found.sharing) == (hold.devices, hold.sharing)
 
     # Removals.
 
@@ -271,11 +271,12 @@ class _Planner:
             self._waits[hold.allocation_id] = before
 
     def _make(self, hold: Hold, new: bool) -> None:
-        id_ = hold.allocation_id
+        id_, gpus = hold.allocation_id, self._observed.gpus
+        lost = cdi.lost_devices(hold, gpus) if self._gpus_are_known() else ()
         try:
             files = cdi.render(
                 hold,
-                self._observed.gpus,
+                cdi.without_lost(hold, gpus) if lost else gpus,
                 self._place.node_id,
                 annotate=self._place.annotate,
                 mps=mps_edits(hold, self._place.run_folder),
@@ -284,11 +285,17 @@ class _Planner:
         except (cdi.MalformedSpec, MalformedHold) as error:
             self._outcomes[id_] = Failed(FailureReason.WRITE_FAILED, str(error))
             return
-        if files is None and self._on_disk.get(id_) is None:
+        if self._on_disk.get(id_) is None and lost:
             self._outcomes[id_] = Failed(
                 FailureReason.UNKNOWN_DEVICE, "its spec is corrupt and its device is gone"
             )
             return
+        if self._on_disk.get(id_) is None and files is None:
+            self._hold_back(hold, Waits("its spec is corrupt, and the GPUs cannot be asked now"))
+            return
+        for device in lost:
+            text = "it is gone; the hold stays, and gives out nothing in its place"
+            self._say("DeviceLost", f"{id_} {device.cdi_name}", text)
         self._outcomes[id_] = Bound(
             cdi_devices=tuple(device.cdi_name for device in hold.devices),
             env_file=self._place.env_path(id_),
@@ -296,12 +303,17 @@ class _Planner:
         )
         self._slice(hold)
         self._share(hold)
-        if self._observed.env.get(id_) != env:
-            self._add(steps.WriteEnv(id_, env, _difference(id_ in self._observed.env)))
         if new:
+            # Before the env file: one that stands says that the hold once stood.
             ids = tuple(device.id for device in hold.devices)
             self._add(steps.PrepareDevices(id_, ids, "its spec is written next"))
+        if self._observed.env.get(id_) != env:
+            self._add(steps.WriteEnv(id_, env, _difference(id_ in self._observed.env)))
         self._specs(hold, files, new)
+
+    def _gpus_are_known(self) -> bool:
+        gpus = self._observed.gpus
+        return not gpus.waiting and gpus.unavailable is None
 
     def _slice(self, hold: Hold) -> None:
         id_ = hold.allocation_id
@@ -337,9 +349,7 @@ class _Planner:
         id_ = hold.allocation_id
         gpus = self._observed.gpus
         if files is None:
-            if not gpus.waiting and gpus.unavailable is None:
-                self._say("DeviceLost", str(id_), "a device of this hold is gone; the hold is kept")
-            return
+            return  # nobody says whether its devices are there
         if not new and any(physical_id(device) in gpus.problems for device in hold.devices):
             # What is there may still serve what runs; a spec with holes in it would serve nobody.
             return

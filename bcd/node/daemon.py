@@ -16,8 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import bcd
 from bcd.model.ids import AllocationId
 from bcd.model.report import Outcome
@@ -28,7 +26,7 @@ from bcd.node.identity import Identity
 from bcd.node.link import Link, Superseded
 from bcd.node.metrics import PassTimes
 from bcd.node.session import Session, ack_fields
-from bcd.node.settings import Settings
+from bcd.node.settings import Settings, settled
 from bcd.node.steps import StepName
 from bcd.node.watchdog import Watchdog
 from bcd.sdnotify import notify
@@ -37,8 +35,6 @@ from bcd.wire.node.v1 import desired_pb2, gateway_pb2, inventory_pb2
 
 log = logging.getLogger(__name__)
 
-# Settings whose change takes a restart.
-UNCHANGING = ("gateway", "paths", "metrics", "nvml")
 EXIT_SUPERSEDED = 4  # bcd.service does not restart on it
 _CLOSE_S = 5.0
 # Acknowledgements come in a row: one write for all of them, or none if a report comes first.
@@ -165,17 +161,14 @@ class Daemon:
         self._stopping = self._holds.stopping = True
         self._wake.set()
 
-    def reload(self, settings: Settings) -> None:
-        """Take over what may change while running: pass times and how specs are written.
-
-        What is UNCHANGING stays in ``settings`` as it is in effect.
-        """
-        kept = {name: getattr(self.settings, name) for name in UNCHANGING}
-        self.settings = msgspec.structs.replace(settings, **kept)
-        annotate = settings.cdi.annotations == "always"
+    def reload(self, settings: Settings) -> tuple[str, ...]:
+        """Take over what may change while running; returns the settings that take a restart."""
+        self.settings, kept = settled(self.settings, settings)
+        annotate = self.settings.cdi.annotations == "always"
         self._holds.place = replace(self._holds.place, annotate=annotate)
         self._seen = None
         self._wake.set()
+        return kept
 
     # The loop.
 

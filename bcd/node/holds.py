@@ -22,7 +22,7 @@ from bcd.node.inventory import LatestInventory
 from bcd.node.observe import observe
 from bcd.node.others import bookable
 from bcd.node.patience import Patience
-from bcd.node.plan import Place, Plan
+from bcd.node.plan import Observed, Place, Plan
 from bcd.node.ports import Ports
 from bcd.node.reports import Reports
 from bcd.node.steps import StepName
@@ -122,10 +122,7 @@ class Holds:
             conditions=(*troubles, *made.conditions, *_removal_failures(made, execution)),
             steps=len(execution.done),
             waiting=made.waiting,
-            inventory_changed=self.inventory.update(
-                observed.host,
-                bookable(observed.gpus.devices, made.others, observed.gpus.in_use - made.held),
-            ),
+            inventory_changed=self._tell(observed, made),
             reports=queued,
             unwritten=bool(troubles),
         )
@@ -159,6 +156,17 @@ class Holds:
             self.accepted, self._unwritten = verdict, None
             self.after_step(StepName.PERSIST_STATE)
         return None
+
+    def _tell(self, observed: Observed, made: Plan) -> bool:
+        """Take the inventory in; before the first look at the GPUs there is none to tell.
+
+        An inventory without devices would take every reservation of the host for lost.
+        """
+        gpus = observed.gpus
+        if gpus.waiting:
+            return False
+        devices = bookable(gpus, made.others, gpus.in_use - made.held)
+        return self.inventory.update(observed.host, devices)
 
     def _report(
         self, outcomes: Mapping[AllocationId, Outcome], troubles: list[NodeCondition]

@@ -11,9 +11,12 @@ from dataclasses import dataclass, replace
 
 from bcd.model.device import Device, DeviceClass, Health, HealthState
 from bcd.model.ids import AllocationId
+from bcd.model.printable import printable
 from bcd.node.cdi import read_spec
 from bcd.node.hold import Hold, maker, physical_id, read_hold
-from bcd.node.ports import OwnSpec
+from bcd.node.ports import GpuSnapshot, OwnSpec
+
+_MAX_REASON = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +67,35 @@ def _read(id_: AllocationId, specs: Iterable[bytes | None], env: bytes | None) -
 
 
 def bookable(
-    devices: tuple[Device, ...],
-    others: Iterable[OtherHold],
-    in_use: frozenset[str] = frozenset(),
+    gpus: GpuSnapshot, others: Iterable[OtherHold], in_use: frozenset[str] = frozenset()
 ) -> tuple[Device, ...]:
     """The devices as the inventory tells them: one that another node's hold has is unhealthy.
 
-    So is every device that shares a GPU with it in another mode. Devices ``in_use`` outside every
-    hold are marked so, and stay bookable: the next bind waits for them to be free.
+    So is every device that shares a GPU with it in another mode, and one whose nodes or files are
+    not all there. Devices ``in_use`` outside every hold are marked so, and stay bookable: the next
+    bind waits for them to be free.
     """
     owners: dict[str, str] = {}
     modes: dict[str, tuple[DeviceClass, str]] = {}
-    gpus = {device.id: device.gpu for device in devices}
+    physical = {device.id: device.gpu for device in gpus.devices}
     for other in others:
         for assigned in other.hold.devices if other.hold is not None else ():
             owners[assigned.id] = other.node_id
-            gpu = gpus.get(assigned.id, physical_id(assigned))
+            gpu = physical.get(assigned.id, physical_id(assigned))
             modes[gpu] = (assigned.device_class, other.node_id)
-    marked = (_marked(device, owners, modes) for device in devices)
+    marked = (_marked(_ready(device, gpus), owners, modes) for device in gpus.devices)
     return tuple(
         replace(device, in_use=True) if device.id in in_use and not device.mig_enabled else device
         for device in marked
     )
+
+
+def _ready(device: Device, gpus: GpuSnapshot) -> Device:
+    problem = gpus.problems.get(device.id)
+    if problem is None or device.health.state is not HealthState.HEALTHY:
+        return device
+    reason = printable(problem.message, _MAX_REASON)
+    return replace(device, health=Health(HealthState.UNHEALTHY, reason))
 
 
 def _marked(

@@ -241,7 +241,7 @@ class Session:
             return gateway_pb2.ConnectRequest(report=envelope)
         if self._acks:
             return gateway_pb2.ConnectRequest(ack=self._acks.popleft())
-        if self._inventory_due:
+        if self._inventory_due and self._inventory().hash:  # the first one is not made yet
             self._inventory_due = False
             return gateway_pb2.ConnectRequest(inventory=self._inventory())
         if self._goodbye is not None:

@@ -105,6 +105,19 @@ def _is_path(text: str) -> bool:
     return text.startswith("/") and text.isprintable()
 
 
+def settled(running: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """What a running daemon takes over of settings that were read again.
+
+    And the names of those that it does not: they take a restart.
+    """
+    cdi = msgspec.structs.replace(running.cdi, annotations=read.cdi.annotations)
+    kept = msgspec.structs.replace(running, passes=read.passes, log=read.log, cdi=cdi)
+    names = (
+        name for name in Settings.__struct_fields__ if getattr(kept, name) != getattr(read, name)
+    )
+    return kept, tuple(names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
     """Where everything lies, absolute."""

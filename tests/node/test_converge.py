@@ -8,8 +8,9 @@ import pytest
 from bcd.model.assignment import Binding
 from bcd.model.device import DeviceClass, Health, HealthState
 from bcd.model.report import Bound, Failed, FailureReason
-from bcd.node import steps
+from bcd.node import cdi, steps
 from bcd.node.execute import Executor
+from bcd.node.hold import hold_of
 from bcd.node.ports import ForeignSpec
 from bcd.node.steps import StepName
 from tests.node.memory import MIG, SLOTS, WHOLE, device, snapshot
@@ -45,13 +46,13 @@ def releases(node: Node) -> list[tuple[str, bool]]:
     ]
 
 
-def test_a_bind_goes_slice_env_devices_spec() -> None:
+def test_a_bind_goes_slice_devices_env_spec() -> None:
     node = Node()
     node.run(state(LIMITED))
     assert node.done == [
         StepName.ENSURE_SLICE,
-        StepName.WRITE_ENV,
         StepName.PREPARE_DEVICES,
+        StepName.WRITE_ENV,
         StepName.WRITE_SPEC,
     ]
     assert bound(node, 1)
@@ -60,7 +61,7 @@ def test_a_bind_goes_slice_env_devices_spec() -> None:
 def test_a_hold_without_limits_has_no_slice() -> None:
     node = Node()
     node.run(state(PLAIN))
-    assert node.done == [StepName.WRITE_ENV, StepName.PREPARE_DEVICES, StepName.WRITE_SPEC]
+    assert node.done == [StepName.PREPARE_DEVICES, StepName.WRITE_ENV, StepName.WRITE_SPEC]
     assert node.world.slices.slices == {}
     assert node.outcomes[alloc_id(2)] == Bound(
         ("bcd.dev/gpu=GPU-2",), f"/run/bcd/allocations/{alloc_id(2)}.env", ""
@@ -317,14 +318,18 @@ def test_health_never_ends_a_hold(health: HealthState) -> None:
     assert (node.world.state(), bound(node, 1)) == (before, True)
 
 
-def test_a_lost_device_keeps_its_hold_as_it_is() -> None:
+def test_a_lost_device_keeps_its_hold_and_its_place_in_it() -> None:
     node = Node()
     node.run(state(LIMITED))
     before = node.world.state()
     node.world.gpus.found = snapshot(WHOLE[1:])
-    node.run(state(LIMITED))
-    assert (node.world.state(), bound(node, 1)) == (before, True)
+    node.settle(state(LIMITED))
+    assert (node.world.state()[1:], bound(node, 1)) == (before[1:], True)
     assert conditions(node) == ["DeviceLost"]
+    assert cdi.read_spec(node.world.cdi.files[MAIN], alloc_id(1)) == hold_of(LIMITED)
+    node.world.gpus.found = snapshot()
+    node.settle(state(LIMITED))
+    assert node.world.state() == before
 
 
 def test_a_gpu_of_unknown_numa_node_is_bound_and_confined_to_none() -> None:
@@ -404,7 +409,7 @@ def test_a_run_that_is_stopped_ends_after_its_step_and_says_so() -> None:
     executor = Executor(node.world.ports(), node.reports, done.append)
     execution = executor.run(node.plan(state(LIMITED)), lambda: len(done) == 2)
     assert not execution.complete
-    assert done == [StepName.ENSURE_SLICE, StepName.WRITE_ENV]
+    assert done == [StepName.ENSURE_SLICE, StepName.PREPARE_DEVICES]
     node.settle(state(LIMITED))
     assert bound(node, 1)
 

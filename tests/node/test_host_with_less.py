@@ -37,7 +37,8 @@ def test_a_mig_instance_that_a_reboot_took_keeps_its_hold_and_takes_no_new_one()
     node.world.gpus.found = snapshot((*WHOLE, SPLIT))
     node.restart()
     node.run(state(held, other))
-    assert (node.world.state(), bound(node, 1)) == (before, True)
+    assert (node.world.state()[1:], bound(node, 1)) == (before[1:], True)
+    assert list(node.world.cdi.files) == [f"bcd-{alloc_id(1)}.json"]
     assert conditions(node) == ["DeviceLost"]
     assert failure(node, 2) == FailureReason.UNKNOWN_DEVICE
 

@@ -10,6 +10,7 @@ from bcd.node.converge import plan
 from bcd.node.observe import observe
 from bcd.node.others import bookable, holds_of_others
 from bcd.node.plan import Place
+from bcd.node.ports import GpuSnapshot
 from bcd.signing.keyfile import CREDENTIALS
 from tests.node.fake_gateway import FakeGateway
 from tests.node.memory import DEVICES, MIG, SHARED, SLOTS, WHOLE
@@ -116,7 +117,8 @@ def test_its_devices_and_what_shares_their_gpus_are_not_bookable() -> None:
     sick = replace(MIG[0], health=Health(HealthState.UNHEALTHY, "Xid 79"))
     devices = tuple(sick if device.id == sick.id else device for device in DEVICES)
     found = holds_of_others(node.world.cdi.read().own, node.world.env.read(), node_id())
-    health = {(d.id, d.device_class): d.health for d in bookable(devices, found)}
+    told = bookable(GpuSnapshot(devices=devices), found)
+    health = {(d.id, d.device_class): d.health for d in told}
     taken = Health(HealthState.UNHEALTHY, f"in a hold of {node_id(9)}")
     assert health.pop((sick.id, DeviceClass.MIG)) == sick.health
     marked = {key for key, found_ in health.items() if found_ == taken}

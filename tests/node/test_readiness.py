@@ -1,8 +1,11 @@
 """What keeps a new hold from being made for now: the driver, and who still uses the devices."""
 
+import json
 from dataclasses import replace
 
+from bcd.model.device import HealthState
 from bcd.model.report import Bound, Failed, FailureReason
+from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.others import bookable
 from bcd.node.patience import Patience
 from bcd.node.ports import GpuSnapshot
@@ -152,7 +155,7 @@ async def test_waiting_ends_on_the_steady_clock_and_begins_anew_when_nothing_wai
 
 def test_a_device_in_use_outside_every_hold_is_marked_in_the_inventory() -> None:
     devices = snapshot().devices
-    marked = bookable(devices, (), frozenset({"GPU-0", "GPU-8"}))
+    marked = bookable(GpuSnapshot(devices=devices), (), frozenset({"GPU-0", "GPU-8"}))
     assert [device.id for device in marked if device.in_use] == ["GPU-0"]
 
 
@@ -162,3 +165,61 @@ def test_a_device_in_use_inside_a_hold_is_not_marked() -> None:
     node.settle(state(assignment(1, WHOLE[1]), assignment(2, SLOTS[0])))
     assert node.last is not None
     assert node.last.held == {"GPU-1", "GPU-9"}
+
+
+def test_a_device_whose_files_are_missing_is_told_as_unhealthy() -> None:
+    missing = Failed(FailureReason.DRIVER_FILE_MISSING, "libcuda.so.550 is missing\n; install it")
+    told = bookable(GpuSnapshot(devices=WHOLE, problems={"GPU-0": missing}), ())
+    assert [device.health.state for device in told[:2]] == [
+        HealthState.UNHEALTHY,
+        HealthState.HEALTHY,
+    ]
+    assert told[0].health.reason.startswith("libcuda.so.550 is missing")
+    assert "\n" not in told[0].health.reason
+
+
+def test_a_lost_devices_spec_stays_and_gives_out_no_node_of_another_gpu() -> None:
+    node = Node()
+    both = assignment(1, WHOLE[0], WHOLE[1])
+    node.settle(state(both))
+    left = snapshot(tuple(device for device in WHOLE if device.id != "GPU-0"))
+    # The GPU that is left got the node of the one that is gone.
+    moved = {"GPU-1": DeviceEdits(nodes=(DeviceNode("/dev/GPU-0", "/dev/GPU-0"),))}
+    node.world.gpus.found = replace(left, edits={**left.edits, **moved})
+    node.settle(state(both))
+    assert isinstance(node.outcomes[ID], Bound)
+    assert "DeviceLost" in conditions(node)
+    document = json.loads(node.world.cdi.files[f"bcd-{ID}.json"] or b"")
+    nodes = {
+        device["name"]: [entry["path"] for entry in device["containerEdits"]["deviceNodes"]]
+        for device in document["devices"]
+    }
+    assert nodes == {"GPU-0": ["/dev/nvidia-lost"], "GPU-1": ["/dev/GPU-0"]}
+    assert "BCD_DEVICES=bcd.dev/gpu=GPU-0,bcd.dev/gpu=GPU-1" in document["containerEdits"]["env"]
+    node.world.gpus.found = snapshot()
+    node.settle(state(both))
+    assert b"nvidia-lost" not in (node.world.cdi.files[f"bcd-{ID}.json"] or b"")
+
+
+def test_a_corrupt_spec_is_judged_only_once_the_gpus_are_known() -> None:
+    node = Node()
+    node.settle(state(ONE))
+    node.world.cdi.files[f"bcd-{ID}.json"] = b"{"
+    seen, node.world.gpus.found = node.world.gpus.found, GpuSnapshot(waiting="NVML starts")
+    node.restart()
+    node.run(state(ONE))
+    assert ID not in node.outcomes
+    node.world.gpus.found = seen
+    node.settle(state(ONE))
+    assert isinstance(node.outcomes[ID], Bound)
+
+
+def test_a_bind_that_failed_leaves_nothing_that_says_it_once_stood() -> None:
+    node = Node()
+    node.world.gpus.failure = Failed(FailureReason.DEVICE_NODE_MISSING, "no node")
+    node.run(state(ONE))
+    assert node.world.env.files == {}
+    node.world.gpus.failure = None
+    node.world.gpus.found = replace(snapshot(), in_use=frozenset({"GPU-0"}))
+    node.run(state(ONE))
+    assert ID not in node.outcomes

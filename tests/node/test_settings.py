@@ -7,7 +7,17 @@ import pytest
 
 from bcd.cli.program import load_settings
 from bcd.model.errors import BadConfiguration
-from bcd.node.settings import GatewaySettings, PathSettings, Settings, paths_of
+from bcd.node.settings import (
+    CdiSettings,
+    GatewaySettings,
+    LogSettings,
+    NvmlSettings,
+    PassSettings,
+    PathSettings,
+    Settings,
+    paths_of,
+    settled,
+)
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 GATEWAY = '[gateway]\naddress = "g:7443"\nenroll_address = "g:7444"\n'
@@ -88,3 +98,23 @@ def test_everything_lies_below_the_root_unless_it_is_placed() -> None:
 def test_a_socket_that_unix_cannot_name_is_refused_with_the_remedy() -> None:
     with pytest.raises(BadConfiguration, match=r"paths\.socket.*set a shorter path"):
         paths_of(PathSettings(root="/" + "x" * 120))
+
+
+def test_only_some_settings_are_taken_over_while_running() -> None:
+    gateway = GatewaySettings(address="gw.example:1", enroll_address="gw.example:2")
+    running = Settings(gateway=gateway)
+    read = Settings(
+        gateway=gateway,
+        passes=PassSettings(every_seconds=5),
+        log=LogSettings(level="debug"),
+        cdi=CdiSettings(annotations="never"),
+    )
+    assert settled(running, read) == (read, ())
+    other = msgspec.structs.replace(
+        read,
+        cdi=CdiSettings(annotations="never", driver_root="/run/nvidia/driver"),
+        nvml=NvmlSettings(busy_check=False),
+    )
+    kept, names = settled(running, other)
+    assert kept == read
+    assert names == ("cdi", "nvml")

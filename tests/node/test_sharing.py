@@ -90,6 +90,16 @@ def test_one_gpu_is_shared_in_one_way() -> None:
     assert isinstance(node.outcomes[alloc_id(1)], Bound)
 
 
+def test_a_hold_whose_sharing_was_changed_gives_way_to_the_one_that_was_not() -> None:
+    node = Node()
+    kept = assignment(2, SLOTS[1], sharing=SLICED)
+    node.settle(state(assignment(1, SLOTS[0], sharing=SLICED), kept))
+    node.run(state(assignment(1, SLOTS[0], sharing=MPS), kept, generation=2))
+    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert isinstance(node.outcomes[alloc_id(2)], Bound)
+    assert f"bcd-{alloc_id(2)}.json" in node.world.cdi.files
+
+
 def test_time_sliced_slots_need_no_daemon() -> None:
     node = Node()
     node.settle(state(assignment(1, SLOTS[0], sharing=SLICED), assignment(2, SLOTS[1])))

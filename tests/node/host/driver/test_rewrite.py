@@ -27,6 +27,7 @@ WHOLE = [device(f"GPU-{i}") for i in range(2)]
 PART = device("MIG-0", DeviceClass.MIG, gpu="GPU-1")
 SLOTS = [AssignedDevice(f"GPU-0::{i}", DeviceClass.SLOT) for i in range(2)]
 NEWER = "570.86.15"
+NO_DRIVER = Failed(FailureReason.DRIVER_UNAVAILABLE, "the kernel module is not loaded")
 
 
 @dataclass
@@ -48,6 +49,7 @@ class DriverGpus(MemoryGpus):
             devices=devices,
             edits={d.id: self._edits(self.driver, d) for d in devices},
             common=self.driver.common(version),
+            unavailable=None if version else NO_DRIVER,
         )
 
     def _edits(self, driver: DriverRoot, found: Device) -> DeviceEdits:
