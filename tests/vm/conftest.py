@@ -21,12 +21,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_BOOT_S + 300))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Debian 13 as well with ``--rounds bench``: another systemd, kernel and Python."""
+    if "outcomes" in metafunc.fixturenames:
+        suites = [payload.suite()]
+        if metafunc.config.getoption("--rounds") == "bench" and "trixie" not in suites:
+            suites.append("trixie")
+        metafunc.parametrize("outcomes", suites, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What came of every scenario of slices."""
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What came of every scenario of slices, tools and MPS daemons on one suite."""
     folder = tmp_path_factory.mktemp("vm")
-    payload.fill(folder / "payload")
-    return _outcomes(image(payload.suite()), folder)
+    if request.param == payload.suite():
+        payload.fill(folder / "payload")
+        return _outcomes(image(request.param), folder)
+    payload.fill_for_trixie(folder / "payload")
+    return _outcomes(image(request.param, payload.TRIXIE_PACKAGES), folder)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ DEADLINE_S = 25.0
 # Holds come one after the other: a PID 1 that hangs costs a pass one deadline, not one per hold.
 _AVOID_S = 10.0
 IDLE_S = 30.0
-# pystemd loses some memory with calls that succeed as well.
+# No loss was seen in calls that succeed (21 MiB after ten of them and after 600); in case there is.
 _MOST_OPERATIONS = 1000
 # A child that was let go ends at once; one that does not is killed, and reaped some time later.
 _PARTING_S = 1.0
