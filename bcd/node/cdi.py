@@ -4,6 +4,7 @@ A file holds one kind, so a hold over several classes has several files; a devic
 in one file only, or no reader resolves it. Pure; ``converge`` calls it.
 """
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from bcd.node.ports import ForeignSpec, GpuSnapshot
 
 VENDOR = "bcd.dev"
 _LOST = DeviceEdits(nodes=(DeviceNode("/dev/nvidia-lost", "/dev/nvidia-lost"),))
+# Files are the same in pass after pass, and checking one takes longer than all else about it: those
+# of so many holds are remembered. A hold beyond costs each pass a millisecond.
+_KEPT = 128
 _OWN = re.compile(r"bcd-(alloc_[0-9a-z]{26})(?:\.(gpu|gpu\.mig|gpu\.slot))?\.json\Z")
 
 
@@ -62,7 +66,9 @@ def render(
     price of CDI 0.6.0. ``mps`` is what its slots need beside their GPU. Raises MalformedSpec when
     the result would break a rule of the format.
     """
-    if any(_edits_of(device, gpus) is None for device in hold.devices):
+    edits = [_edits_of(device, gpus) for device in hold.devices]
+    there = tuple(found for found in edits if found is not None)
+    if len(there) < len(edits):
         return None
     classes = list(dict.fromkeys(device.device_class for device in hold.devices))
     files = []
@@ -72,14 +78,27 @@ def render(
             common = replace(
                 common, env=(*common.env, *mps.env), mounts=(*common.mounts, *mps.mounts)
             )
-        document = _document(hold, replace(gpus, common=common), node_id, device_class, annotate)
-        problem = problem_of(document)
-        if problem is not None:
-            raise MalformedSpec(problem)
         name = file_name(hold.allocation_id, None if device_class is classes[0] else device_class)
-        content = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+        content = _content(hold, there, common, node_id, device_class, annotate)
         files.append(SpecFile(name, content))
     return tuple(files)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _content(
+    hold: Hold,
+    edits: tuple[DeviceEdits, ...],
+    common: DeviceEdits,
+    node_id: str,
+    device_class: DeviceClass,
+    annotate: bool,
+) -> bytes:
+    """A file of the hold, checked; ``edits`` are those of its devices, in their order."""
+    document = _document(hold, edits, common, node_id, device_class, annotate)
+    problem = problem_of(document)
+    if problem is not None:
+        raise MalformedSpec(problem)
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def lost_devices(hold: Hold, gpus: GpuSnapshot) -> tuple[AssignedDevice, ...]:
@@ -103,20 +122,25 @@ def _edits_of(device: AssignedDevice, gpus: GpuSnapshot) -> DeviceEdits | None:
 
 
 def _document(
-    hold: Hold, gpus: GpuSnapshot, node_id: str, device_class: DeviceClass, annotate: bool
+    hold: Hold,
+    edits: tuple[DeviceEdits, ...],
+    common: DeviceEdits,
+    node_id: str,
+    device_class: DeviceClass,
+    annotate: bool,
 ) -> dict[str, Any]:
-    own = variables(hold, node_id)
     # An image's NVIDIA_VISIBLE_DEVICES=all must not make a legacy hook add every GPU.
-    env = ["NVIDIA_VISIBLE_DEVICES=void", *(f"{key}={value}" for key, value in own.items())]
+    env = ["NVIDIA_VISIBLE_DEVICES=void"]
+    env += (f"{key}={value}" for key, value in variables(hold, node_id).items())
     document: dict[str, Any] = {"cdiVersion": "", "kind": f"{VENDOR}/{device_class}"}
     if annotate and hold.cgroup_parent:
         document["annotations"] = {f"{VENDOR}/cgroup-parent": hold.cgroup_parent}
     document["devices"] = [
-        {"name": device.id, "containerEdits": _edits(edits)}
-        for device in hold.devices
-        if device.device_class is device_class and (edits := _edits_of(device, gpus)) is not None
+        {"name": device.id, "containerEdits": _edits(own)}
+        for device, own in zip(hold.devices, edits, strict=True)
+        if device.device_class is device_class
     ]
-    document["containerEdits"] = _edits(gpus.common, env)
+    document["containerEdits"] = _edits(common, env)
     document["cdiVersion"] = minimum_version(document)
     return document
 
@@ -167,6 +191,11 @@ def read_spec(content: bytes | None, allocation_id: AllocationId) -> Hold:
     """
     if content is None:
         raise MalformedSpec("is no plain file of sane size")
+    return _hold_in(content, allocation_id)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _hold_in(content: bytes, allocation_id: AllocationId) -> Hold:
     try:
         document = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

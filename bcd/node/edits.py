@@ -4,6 +4,7 @@ Values only; ``host.driver`` finds them on a real host, ``sim`` makes them up, `
 https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -49,3 +50,13 @@ class DeviceEdits:
 
 
 NO_EDITS = DeviceEdits()
+
+
+def together(edits: Sequence[DeviceEdits]) -> DeviceEdits:
+    """Everything that several devices need, in their order."""
+    return DeviceEdits(
+        nodes=tuple(node for one in edits for node in one.nodes),
+        env=tuple(variable for one in edits for variable in one.env),
+        mounts=tuple(mount for one in edits for mount in one.mounts),
+        hooks=tuple(hook for one in edits for hook in one.hooks),
+    )

@@ -31,14 +31,18 @@ _SETTLE_S = 0.2
 
 
 class Binder:
-    """Binds and releases half of the host's GPUs, again and again."""
+    """Binds and releases half of the host's GPUs, beside a hold on each of the others."""
 
     def __init__(self, gateway: FakeGateway, daemon: Daemon) -> None:
         self._gateway = gateway
         self._daemon = daemon
         self._generation = 0
         inventory, _ = decode_inventory(gateway.inventories[node_id()])
-        self.devices = inventory.devices
+        half = GPUS // 2
+        self.devices, others = inventory.devices[:half], inventory.devices[half:]
+        self.others = tuple(
+            assignment(10**6 + number, device) for number, device in enumerate(others)
+        )
 
     def frame(self, *holds: Assignment) -> SignedDesiredState:
         """The next signed state."""
@@ -48,9 +52,13 @@ class Binder:
             epoch=1,
             generation=self._generation,
             host_reserve=HostReserve(2, 4 << 30),
-            assignments=holds,
+            assignments=(*self.others, *holds),
         )
         return self._gateway.sign_state(state)
+
+    async def begin(self, *holds: Assignment) -> None:
+        """Bind the others, and more."""
+        await self.apply(self.frame(*holds), Bound, len(self.others) + len(holds))
 
     async def apply(self, frame: SignedDesiredState, kind: type, count: int = 1) -> float:
         """Seconds from a state to its reports."""
@@ -65,7 +73,7 @@ class Binder:
 
         In all: with the release, and what is written down after both.
         """
-        bind, release = self.frame(assignment(number, *self.devices[: GPUS // 2])), self.frame()
+        bind, release = self.frame(assignment(number, *self.devices)), self.frame()
         before = self._daemon.cpu_ns()
         seconds = await self.apply(bind, Bound)
         bound = self._daemon.cpu_ns()
@@ -100,6 +108,7 @@ async def test_binds_on_real_ports(tmp_path: Path, rounds: Rounds) -> None:
     try:
         async with running_daemon(root, gateway) as daemon, echo_stream(own, tmp_path, bare) as to:
             binder = Binder(gateway, daemon)
+            await binder.begin()
             binds, floors = [], []
             for number in range(1, _WARM_UP + count + 1):
                 binds.append(await binder.cycle(number))
@@ -113,7 +122,8 @@ async def test_binds_on_real_ports(tmp_path: Path, rounds: Rounds) -> None:
     own_ms, child_ms = (sum(part) / count * 1e3 for part in zip(*cpu, strict=True))
     floor_ms = sum(floor_cpu) / count * 1e3
     table(
-        f"desired state sent -> report Bound received, {GPUS // 2} of {GPUS} GPUs, {count} times",
+        f"desired state sent -> report Bound received, {GPUS // 2} GPUs beside"
+        f" {len(binder.others)} holds, {count} times",
         [
             ("p50 / p99", f"{p50:.2f} / {p99:.2f} ms"),
             ("floor p50 / p99", f"{floor50:.2f} / {floor99:.2f} ms"),
@@ -134,9 +144,7 @@ async def test_an_idle_daemon_on_real_ports(tmp_path: Path, rounds: Rounds) -> N
     try:
         async with running_daemon(tmp_path / "host", gateway) as daemon:
             binder = Binder(gateway, daemon)
-            half = GPUS // 2
-            holds = [assignment(1, *binder.devices[:half]), assignment(2, *binder.devices[half:])]
-            await binder.apply(binder.frame(*holds), Bound, 2)
+            await binder.begin(assignment(1, *binder.devices))
             await asyncio.sleep(5)
             before = daemon.cpu_ns()
             scrapes = max(1, idle_s // _SCRAPE_S)
@@ -151,7 +159,8 @@ async def test_an_idle_daemon_on_real_ports(tmp_path: Path, rounds: Rounds) -> N
     finally:
         await gateway.stop()
     table(
-        f"an idle daemon on real ports: {GPUS} GPUs in 2 holds, connected, metrics fetched",
+        f"an idle daemon on real ports: {GPUS} GPUs in {len(binder.others) + 1} holds, connected,"
+        " metrics fetched",
         [
             ("RSS of daemon + NVML child", f"{rss[0]:.1f} + {rss[1]:.1f} MiB"),
             (f"CPU over {idle_s} s", f"{own:.2f} + {child:.2f} = {own + child:.2f} % of a core"),

@@ -288,6 +288,25 @@ def test_a_device_that_would_bring_nothing_is_never_written() -> None:
         cdi.render(hold_of(PLAIN), gpus, node_id(), annotate=True)
 
 
+def test_a_spec_follows_whatever_it_is_made_of() -> None:
+    """One after the other, as in pass after pass: no change is lost in what is remembered."""
+    hold, gpus = hold_of(LIMITED), snapshot()
+    own = gpus.edits[WHOLE[0].id]
+    moved = replace(own, nodes=(DeviceNode("/dev/nvidia9", "/dev/nvidia9"),))
+    changes: list[tuple[Any, GpuSnapshot, str, bool]] = [
+        (hold, gpus, node_id(), True),
+        (replace(hold, limits=limits(cpus="0-1", mems="0")), gpus, node_id(), True),
+        (replace(hold, allocation_id=alloc_id(7)), gpus, node_id(), True),
+        (hold, replace(gpus, edits={**gpus.edits, WHOLE[0].id: moved}), node_id(), True),
+        (hold, replace(gpus, common=DeviceEdits(env=("A=b",))), node_id(), True),
+        (hold, gpus, node_id(2), True),
+        (hold, gpus, node_id(), False),
+    ]
+    made = [cdi.render(h, g, node, annotate=annotate) for h, g, node, annotate in changes * 2]
+    assert made[: len(changes)] == made[len(changes) :]
+    assert len({files[0].content for files in made if files}) == len(changes)
+
+
 def test_a_hold_of_a_lost_device_cannot_be_rendered() -> None:
     gpus = snapshot(WHOLE[1:])
     assert cdi.render(hold_of(PLAIN), gpus, node_id(), annotate=True) is None

@@ -10,6 +10,7 @@ from bcd.node.host.driver import DriverRoot
 from bcd.node.host.machine import MakePorts, host_ports
 from bcd.node.host.mps import MpsDaemons
 from bcd.node.host.nvml.gpus import NvmlGpus
+from bcd.node.host.nvml.process import Launch
 from bcd.node.host.systemd.conversation import SystemdUnits
 from bcd.node.host.systemd.slices import SystemdSlices
 from bcd.node.ports import GpuSnapshot, Ports
@@ -57,5 +58,8 @@ def _first(gpus: NvmlGpus, patience_s: float) -> GpuSnapshot:
 
 
 def _gpus(root: Path, settings: Settings) -> NvmlGpus:
-    driver = DriverRoot(root, settings.cdi.driver_root, settings.cdi.hook)
-    return NvmlGpus(root, driver, settings.nvml)
+    folder = settings.cdi.driver_root
+    driver = DriverRoot(root, folder, settings.cdi.hook)
+    # A driver in a container brings its NVML along.
+    launch = Launch() if folder == "/" else Launch(driver_root=str(root / folder.lstrip("/")))
+    return NvmlGpus(root, driver, settings.nvml, launch)

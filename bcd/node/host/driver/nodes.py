@@ -9,7 +9,7 @@ https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (device nodes and capab
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from bcd.node.edits import DeviceNode
 from bcd.node.host.driver.tree import Tree
@@ -128,10 +128,12 @@ class DriverNodes:
             found.setdefault("nvidia", found["nvidia-frontend"])
         return found
 
-    def expected(self, path: str) -> tuple[int, int] | None:
-        """The number that the kernel gives a node now; None when no driver has it."""
+    def expected(self, path: str, majors: Mapping[str, int]) -> tuple[int, int] | None:
+        """The number that the kernel gives a node; None when no driver has it.
+
+        ``majors`` are those of now, read once for all nodes of a device.
+        """
         name = os.path.basename(path)
-        majors = self.majors()
         if path.startswith("/dev/dri/"):
             match = _PAIR.match(self._host.text(f"/sys/class/drm/{name}/dev"))
             return (int(match[1]), int(match[2])) if match else None

@@ -137,9 +137,9 @@ class DriverRoot:
 
     def problem(self, edits: DeviceEdits) -> Failed | None:
         """Why a container with these edits would not work now; the message has the remedy."""
-        version = kernel_version(self._root)
+        version, majors = kernel_version(self._root), self._nodes.majors()
         for node in edits.nodes:
-            failed = node_problem(self._nodes, node)
+            failed = node_problem(self._nodes, node, majors)
             if failed is not None:
                 return failed
         return file_problem(edits, version)

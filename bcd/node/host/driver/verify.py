@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import DeviceEdits, DeviceNode
@@ -29,9 +29,9 @@ _REMEDIES = (
 )
 
 
-def node_problem(nodes: DriverNodes, node: DeviceNode) -> Failed | None:
+def node_problem(nodes: DriverNodes, node: DeviceNode, majors: Mapping[str, int]) -> Failed | None:
     """Why a container would not get a device node, or get a dead one."""
-    expected, found = nodes.expected(node.path), nodes.number_of(node.host_path)
+    expected, found = nodes.expected(node.path, majors), nodes.number_of(node.host_path)
     if node.number is not None and node.number == expected:
         return None
     if node.number is not None:

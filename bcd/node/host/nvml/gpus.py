@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bcd.model.report import Failed, FailureReason
-from bcd.node.edits import NO_EDITS, DeviceEdits
+from bcd.node.edits import NO_EDITS, DeviceEdits, together
 from bcd.node.host.kernel_module import kernel_version
 from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.conditions import (
@@ -136,15 +136,17 @@ class NvmlGpus:
             return snapshot.unavailable
         if snapshot.waiting:
             return Failed(FailureReason.DRIVER_UNAVAILABLE, snapshot.waiting)
+        wanted = []
+        for id_ in device_ids:
+            edits = snapshot.edits.get(id_.partition("::")[0])
+            if edits is None:
+                return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
+            if not edits.nodes:
+                return _without_node(id_)
+            wanted.append(edits)
+        # At once: what the kernel says of all nodes is read once.
         with self._files:
-            for id_ in device_ids:
-                edits = snapshot.edits.get(id_.partition("::")[0])
-                if edits is None:
-                    return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
-                failed = self._problem(edits, id_)
-                if failed is not None:
-                    return failed
-            return self._driver.problem(snapshot.common)
+            return self._driver.problem(together((*wanted, snapshot.common)))
 
     def fingerprint(self) -> object:
         """The number of the newest snapshot."""
@@ -286,8 +288,8 @@ class NvmlGpus:
         return self._driver.mig(gpu.minor, gpu.address, mig.gi, mig.ci, graphics=graphics)
 
     def _problem(self, edits: DeviceEdits, id_: str) -> Failed | None:
-        if not edits.nodes:
-            return Failed(
-                FailureReason.DEVICE_NODE_MISSING, f"NVML does not say which node {id_} has"
-            )
-        return self._driver.problem(edits)
+        return self._driver.problem(edits) if edits.nodes else _without_node(id_)
+
+
+def _without_node(id_: str) -> Failed:
+    return Failed(FailureReason.DEVICE_NODE_MISSING, f"NVML does not say which node {id_} has")
