@@ -6,6 +6,8 @@ most operations take, so that it serves a burst of them; a while after the last 
 its memory is worth more than its start.
 """
 
+import functools
+import importlib.util
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +83,10 @@ class SystemdUnits:
         self._lock = threading.Lock()
         self._children = _Children(launch or Launch())
         self._idle = _Idle(idle_s, self._rest)
+
+    def problem(self) -> str:
+        """Why no child can speak to systemd, and what to do; empty when one can."""
+        return "" if _has_pystemd() else "pystemd is not installed; install the extra systemd"
 
     def apply(self, name: str, properties: tuple[Property, ...]) -> str:
         """Start a slice that is not active and set its properties at run time.
@@ -230,3 +236,8 @@ class _Idle:
         self._timer = threading.Timer(seconds, self._rest)
         self._timer.daemon = True
         self._timer.start()
+
+
+@functools.cache
+def _has_pystemd() -> bool:
+    return importlib.util.find_spec("pystemd") is not None

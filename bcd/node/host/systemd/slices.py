@@ -5,8 +5,6 @@ A slice is started bare and gets its limits as run-time properties, so that the 
 files are read back and compared each time: see ``cgroup``.
 """
 
-import functools
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -38,6 +36,10 @@ _LOOK_S = 0.02
 
 class Units(Protocol):
     """What is asked of systemd; each says what went wrong, or nothing."""
+
+    def problem(self) -> str:
+        """Why systemd cannot be asked at all; cheap."""
+        ...
 
     def apply(self, name: str, properties: tuple[Property, ...]) -> str:
         """Start a slice that is not active and set its properties."""
@@ -88,9 +90,7 @@ class SystemdSlices:
             return f"no {missing[0]} controller in cgroup v2; {_CONTROLLERS[missing[0]]}"
         if not os.access(self._root / "run/systemd/private", os.W_OK):
             return "/run/systemd/private is not open to this user; run bcd as root"
-        if not _has_pystemd():
-            return "pystemd is not installed; install better-compute[systemd]"
-        return ""
+        return self._units.problem()
 
     def read(self) -> Mapping[AllocationId, SliceState]:
         """Every slice of an allocation, from its control files."""
@@ -231,8 +231,3 @@ def _out_of_bounds(id_: AllocationId, limits: Limits) -> Failed | None:
 
 def _failed(message: str) -> Failed:
     return Failed(FailureReason.SLICE_FAILED, message)
-
-
-@functools.cache
-def _has_pystemd() -> bool:
-    return importlib.util.find_spec("pystemd") is not None

@@ -77,6 +77,9 @@ class FolderSystemd:
             self._make(slice_name(id_))
         self.write(id_, "cgroup.events", f"populated {int(busy)}\nfrozen 0")
 
+    def problem(self) -> str:
+        return ""
+
     def apply(self, name: str, properties: tuple[Property, ...]) -> str:
         """Start a slice and write its properties."""
         self.calls.append(f"apply {name}")

@@ -2,8 +2,6 @@
 
 import ast
 import re
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,31 +72,6 @@ def test_zero_is_no_limit_and_a_quota_is_microseconds_per_second() -> None:
         for p in properties_of(Limits(cpu_millis=1240, memory_bytes=1 << 30, hugepages_1gi=0))
     }
     assert (some["CPUQuotaPerSecUSec"], some["MemoryMax"]) == (1_240_000, 1 << 30)
-
-
-@pytest.fixture
-def silent(tmp_path: Path) -> Iterator[Path]:
-    """A root whose PID 1 takes connections and never says anything."""
-    (tmp_path / "run/systemd").mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "run/systemd/private"))
-        listener.listen()
-        yield tmp_path
-
-
-def test_a_systemd_that_does_not_answer_costs_the_deadline_and_no_more(silent: Path) -> None:
-    said = SystemdUnits(silent, deadline_s=0.5).stop("bcd-alloc-x.slice")
-    assert said.startswith("systemd did not answer within 0.5 s")
-
-
-def test_a_systemd_that_does_not_answer_is_not_asked_for_every_hold(
-    silent: Path, tmp_path: Path
-) -> None:
-    units = SystemdUnits(silent, deadline_s=0.5)
-    said = units.stop("bcd-alloc-x.slice")
-    # Gone, it would be said otherwise, if it were asked.
-    (tmp_path / "run/systemd/private").unlink()
-    assert units.stop("bcd-alloc-y.slice") == said
 
 
 def test_a_systemd_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
