@@ -123,9 +123,10 @@ class MpsDaemons:
     def _look(self, gpu: str) -> MpsState:
         share = self._gives(gpu)
         asked = not self._control.avoids(self._pipes(gpu))
-        if self._ask(gpu, _PROBE) is not None:
+        until = self._clock() + self._timing.answer_s
+        if self._ask(gpu, _PROBE, until=until) is not None:
             self._misses.pop(gpu, None)
-            servers = self._ask(gpu, _SERVERS)
+            servers = self._ask(gpu, _SERVERS, until=until)
             busy = servers is None or bool(servers.strip())
             return MpsState(share or UNKNOWN_SHARE, ready=share is not None, busy=busy)
         if not self._units.running(unit_name(gpu)):
