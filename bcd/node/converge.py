@@ -16,24 +16,13 @@ from bcd.node.condition import NodeCondition
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of, physical_id
 from bcd.node.limits import enforced
+from bcd.node.mps import share_step, stop_step
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
 from bcd.node.ports import OwnSpec
 from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
-from bcd.node.sharing import (
-    UNKNOWN_SHARE,
-    SharedGpus,
-    misshapen,
-    mps_edits,
-    mps_gpu,
-    mps_share,
-)
-
-_MPS = (
-    "it has clients or does not answer, and stays; end what uses the GPU,"
-    " and stop its bcd-mps@ unit if it does not answer then"
-)
+from bcd.node.sharing import SharedGpus, misshapen, mps_edits, mps_gpu
 
 
 def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:
@@ -332,30 +321,17 @@ class _Planner:
             self._add(steps.EnsureSlice(id_, hold.limits, reason))
 
     def _share(self, hold: Hold) -> None:
-        gpu = mps_gpu(hold)
-        if not gpu:
-            return
-        state = self._observed.mps.get(gpu)
-        given = state.share if state is not None else UNKNOWN_SHARE
-        share = mps_share(hold, self._observed.gpus.devices, given)
-        stands = self._stands(hold)
-        if (state is not None and state.ready and share == given) or (stands and share is None):
-            return
-        if state is not None and state.busy and stands:
-            self._say(
-                "MpsDiffers", gpu, f"what its MPS daemon gives differs from its holds; {_MPS}"
-            )
-            return
-        # A new hold of which nobody knows the share is refused by this step, in words.
-        reason = _difference(state is not None)
-        self._add(steps.EnsureMps(hold.allocation_id, gpu, share or UNKNOWN_SHARE, reason))
+        self._do(share_step(hold, self._observed, stands=self._stands(hold)))
 
     def _stop_mps(self) -> None:
         for gpu in sorted(self._observed.mps.keys() - self._mps):
-            if self._observed.mps[gpu].busy:
-                self._say("LingeringMps", gpu, f"its MPS daemon outlived its holds; {_MPS}")
-            else:
-                self._add(steps.StopMps(gpu, "no hold shares this GPU by MPS"))
+            self._do(stop_step(gpu, self._observed.mps[gpu]))
+
+    def _do(self, found: steps.Step | NodeCondition | None) -> None:
+        if isinstance(found, NodeCondition):
+            self._say(found.type, found.subject, found.message)
+        elif found is not None:
+            self._add(found)
 
     def _specs(self, hold: Hold, files: tuple[cdi.SpecFile, ...] | None, new: bool) -> None:
         id_ = hold.allocation_id
