@@ -16,12 +16,13 @@ from bcd.node.condition import NodeCondition
 from bcd.node.fit import Capacity, Ledger
 from bcd.node.hold import Hold, MalformedHold, env_file, hold_of, physical_id
 from bcd.node.limits import enforced
+from bcd.node.mps import share_step, stop_step
 from bcd.node.others import OtherHold, holds_of_others
 from bcd.node.plan import Observed, Place, Plan
-from bcd.node.ports import MpsState, OwnSpec
+from bcd.node.ports import OwnSpec
 from bcd.node.readiness import Waits, occupied, unavailable
 from bcd.node.rejoin import join_again
-from bcd.node.sharing import SharedGpus, misshapen, mps_edits, mps_gpu, mps_share
+from bcd.node.sharing import SharedGpus, misshapen, mps_edits, mps_gpu
 
 
 def plan(desired: DesiredState | None, observed: Observed, place: Place) -> Plan:
@@ -332,18 +333,17 @@ class _Planner:
             self._add(steps.EnsureSlice(id_, hold.limits, reason))
 
     def _share(self, hold: Hold) -> None:
-        share = mps_share(hold, self._observed.gpus.devices)
-        if share is None:
-            return
-        gpu = mps_gpu(hold)
-        state = self._observed.mps.get(gpu)
-        if state != MpsState(share, ready=True):
-            reason = _difference(state is not None)
-            self._add(steps.EnsureMps(hold.allocation_id, gpu, share, reason))
+        self._do(share_step(hold, self._observed, stands=self._stands(hold)))
 
     def _stop_mps(self) -> None:
         for gpu in sorted(self._observed.mps.keys() - self._mps):
-            self._add(steps.StopMps(gpu, "no hold shares this GPU by MPS"))
+            self._do(stop_step(gpu, self._observed.mps[gpu]))
+
+    def _do(self, found: steps.Step | NodeCondition | None) -> None:
+        if isinstance(found, NodeCondition):
+            self._say(found.type, found.subject, found.message)
+        elif found is not None:
+            self._add(found)
 
     def _specs(self, hold: Hold, files: tuple[cdi.SpecFile, ...] | None, new: bool) -> None:
         id_ = hold.allocation_id

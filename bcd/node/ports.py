@@ -108,10 +108,14 @@ class Slices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MpsState:
-    """An MPS control daemon of ours; ``ready`` when it answers."""
+    """An MPS control daemon of ours; ``ready`` when it answers.
+
+    ``busy`` while it has servers, or nobody knows: it is not started again then.
+    """
 
     share: MpsShare
     ready: bool
+    busy: bool = False
 
 
 class Mps(Protocol):
@@ -122,7 +126,11 @@ class Mps(Protocol):
         ...
 
     def ensure(self, gpu: str, share: MpsShare) -> Failed | None:
-        """Start one, or start it again with another share, and wait until it answers."""
+        """Have one that gives this share and answers, and the folders that its clients mount.
+
+        A busy one that gives another share, or does not answer, stays: SHARING_FAILED. So is a
+        share of no memory, which is not known then.
+        """
         ...
 
     def stop(self, gpu: str) -> bool:

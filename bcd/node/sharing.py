@@ -2,8 +2,8 @@
 
 By time-slice a slot is the whole GPU under another name: the driver takes turns, and memory is not
 kept apart. With MPS one control daemon per GPU, a systemd unit of ours, gives every client process
-a share of threads and of memory; a process speaks to one control daemon only, so that the slots of
-one hold lie on one GPU. https://docs.nvidia.com/deploy/mps/
+a share of threads and of memory; a process speaks to one control daemon only, and sees no GPU but
+that daemon's, so that a hold of such slots has no other device. https://docs.nvidia.com/deploy/mps/
 """
 
 from collections.abc import Iterable
@@ -60,11 +60,20 @@ def misshapen(hold: Hold) -> Failed | None:
                 FailureReason.UNKNOWN_DEVICE,
                 f"{slot.cdi_name[:200]} is none of {hold.sharing.replicas} slots",
             )
-    if hold.sharing.mode is SharingMode.MPS and len({physical_id(slot) for slot in slots}) > 1:
+    if hold.sharing.mode is not SharingMode.MPS or not slots:
+        return None
+    if len({physical_id(slot) for slot in slots}) > 1:
         return Failed(
             FailureReason.SHARING_FAILED,
             "its slots lie on several GPUs, and a process can use one MPS daemon only;"
             " reserve them one GPU at a time",
+        )
+    other = next((each for each in hold.devices if each.device_class is not DeviceClass.SLOT), None)
+    if other is not None:
+        return Failed(
+            FailureReason.SHARING_FAILED,
+            f"a process that uses its MPS slots cannot use {other.cdi_name[:200]} beside them;"
+            " reserve slots that are shared by MPS on their own",
         )
     return None
 
@@ -119,10 +128,32 @@ class MpsShare:
         return max(1, 100 // self.replicas)
 
 
-def mps_share(hold: Hold, devices: Iterable[Device]) -> MpsShare | None:
-    """The share that a hold's MPS daemon gives each client; None when its GPU is not there."""
+# Of a daemon that does not say, and of a GPU whose memory is not known: nobody gets it.
+UNKNOWN_SHARE = MpsShare(1, 0)
+
+
+def unknown_memory(gpu: str) -> Failed:
+    """Why nobody gets a share of a GPU that does not say how much memory it has."""
+    return Failed(
+        FailureReason.SHARING_FAILED,
+        f"the memory of {gpu[:64]} is not known, so that it cannot be shared by MPS;"
+        " see nvidia-smi -q",
+    )
+
+
+def mps_share(
+    hold: Hold, devices: Iterable[Device], given: MpsShare = UNKNOWN_SHARE
+) -> MpsShare | None:
+    """The share that a hold's MPS daemon gives each client, or None without MPS.
+
+    While its GPU is not there or does not say how much memory it has, it is the share that the
+    daemon gave so far, else None.
+    """
     gpu = mps_gpu(hold)
     found = next((device for device in devices if device.id == gpu), None)
-    if found is None or hold.sharing is None:
+    if hold.sharing is None or not gpu:
         return None
+    if found is None or not found.memory_bytes:
+        same = given.memory_bytes and given.replicas == hold.sharing.replicas
+        return given if same else None
     return MpsShare(hold.sharing.replicas, found.memory_bytes // hold.sharing.replicas)

@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bcd.model.assignment import Limits
 from bcd.model.device import Device, DeviceClass
 from bcd.model.host import HostFacts, HugePagePool, NumaNode
 from bcd.model.ids import AllocationId
-from bcd.model.report import Failed
+from bcd.model.report import Failed, FailureReason
 from bcd.node.cdi import parse_file_name
 from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.limits import enforced
@@ -22,7 +22,7 @@ from bcd.node.ports import (
     Ports,
     SliceState,
 )
-from bcd.node.sharing import MpsShare
+from bcd.node.sharing import MpsShare, unknown_memory
 from tests.node.clock import HandClock
 
 GIB = 1 << 30
@@ -121,14 +121,23 @@ class MemoryMps:
     daemons: dict[str, MpsState] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     failure: Failed | None = None
+    starts: int = 0
 
     def read(self) -> Mapping[str, MpsState]:
-        return dict(self.daemons)
+        return {gpu: replace(each, busy=gpu in self.busy) for gpu, each in self.daemons.items()}
 
     def ensure(self, gpu: str, share: MpsShare) -> Failed | None:
-        if self.failure is None:
+        if not share.memory_bytes:
+            return unknown_memory(gpu)
+        if self.failure is not None:
+            return self.failure
+        there = self.daemons.get(gpu)
+        if there != MpsState(share, ready=True):
+            if there is not None and gpu in self.busy:
+                return Failed(FailureReason.SHARING_FAILED, "it has clients, and other shares")
+            self.starts += 1
             self.daemons[gpu] = MpsState(share, ready=True)
-        return self.failure
+        return None
 
     def stop(self, gpu: str) -> bool:
         if gpu in self.busy:

@@ -33,6 +33,8 @@ def assignments(draw: st.DrawFn) -> tuple[Assignment, ...]:
     for number in draw(st.lists(st.integers(1, 5), max_size=4, unique=True)):
         count = draw(st.integers(1, 3))
         taken, devices = devices[:count], devices[count:]
+        if any(device not in SLOTS for device in taken):
+            taken = [device for device in taken if device not in SLOTS]  # MPS slots come alone
         if taken:
             holds.append(assignment(number, *taken, limits=draw(LIMITS), sharing=MPS))
     return tuple(holds)

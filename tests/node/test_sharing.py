@@ -1,15 +1,17 @@
 """Slots: who may share a GPU how, and when its MPS daemon comes and goes."""
 
+from dataclasses import replace
+
 import pytest
 
 from bcd.model.assignment import AssignedDevice, Sharing, SharingMode
-from bcd.model.device import DeviceClass
+from bcd.model.device import Device, DeviceClass
 from bcd.model.report import Bound, Failed, FailureReason
 from bcd.node.hold import hold_of
 from bcd.node.ports import MpsState
 from bcd.node.sharing import MpsShare, mps_edits
 from bcd.node.steps import StepName
-from tests.node.memory import GIB, SLOTS, WHOLE
+from tests.node.memory import GIB, MIG, SLOTS, WHOLE
 from tests.node.passes import Node, state
 from tests.node.world import alloc_id, assignment
 
@@ -23,6 +25,12 @@ def reason(node: Node, number: int) -> str:
     outcome = node.outcomes[alloc_id(number)]
     assert isinstance(outcome, Failed), outcome
     return outcome.reason
+
+
+def forget_memory(node: Node) -> None:
+    gpus = node.world.gpus
+    devices = tuple(replace(device, memory_bytes=0) for device in gpus.found.devices)
+    gpus.found = replace(gpus.found, devices=devices)
 
 
 def test_the_first_slot_starts_the_daemon_before_its_spec_and_the_last_one_stops_it() -> None:
@@ -46,7 +54,9 @@ def test_a_daemon_with_clients_outlives_its_holds_until_they_end() -> None:
     node = Node()
     node.settle(state(FIRST))
     node.world.mps.busy = {"GPU-9"}
-    node.run(state(generation=2))
+    made = node.run(state(generation=2))
+    made = node.run(state(generation=2))
+    assert [c.subject for c in made.conditions if c.type == "LingeringMps"] == ["GPU-9"]
     assert node.world.mps.daemons == RUNNING
     node.world.mps.busy = set()
     node.settle(state(generation=2))
@@ -61,6 +71,45 @@ def test_a_daemon_that_died_or_was_changed_is_started_again() -> None:
         node.world.mps.daemons = dict(broken)
         node.settle(state(FIRST))
         assert node.world.mps.daemons == RUNNING
+
+
+@pytest.mark.parametrize("there", [MpsState(MpsShare(10, 8 * GIB), ready=False),
+                                   MpsState(MpsShare(10, 7 * GIB), ready=True)])  # fmt: skip
+def test_a_daemon_with_clients_is_not_started_again_and_a_person_is_told(there: MpsState) -> None:
+    node = Node()
+    node.settle(state(FIRST))
+    node.world.mps.daemons = {"GPU-9": there}
+    node.world.mps.busy = {"GPU-9"}
+    starts = node.world.mps.starts
+    made = node.run(state(FIRST, SECOND, generation=2))
+    assert [c.subject for c in made.conditions if c.type == "MpsDiffers"] == ["GPU-9"]
+    assert isinstance(node.outcomes[alloc_id(1)], Bound)
+    assert reason(node, 2) == FailureReason.SHARING_FAILED
+    assert (node.world.mps.daemons, node.world.mps.starts) == ({"GPU-9": there}, starts)
+    node.world.mps.busy = set()
+    node.settle(state(FIRST, SECOND, generation=2))
+    assert node.world.mps.daemons == RUNNING
+
+
+def test_a_gpu_whose_memory_is_not_known_for_a_while_changes_nothing() -> None:
+    node = Node()
+    node.settle(state(FIRST))
+    forget_memory(node)
+    node.done.clear()
+    node.settle(state(FIRST, SECOND, generation=2))
+    assert StepName.ENSURE_MPS not in node.done
+    assert isinstance(node.outcomes[alloc_id(2)], Bound)
+    node.world.mps.daemons = {"GPU-9": MpsState(MpsShare(10, 8 * GIB), ready=False)}
+    node.settle(state(FIRST, SECOND, generation=2))
+    assert node.world.mps.daemons == RUNNING
+
+
+def test_a_gpu_whose_memory_is_not_known_is_shared_by_no_new_hold() -> None:
+    node = Node()
+    forget_memory(node)
+    node.run(state(FIRST))
+    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert (node.world.mps.daemons, node.world.cdi.files) == ({}, {})
 
 
 def test_a_daemon_that_does_not_start_fails_its_hold_and_no_other() -> None:
@@ -135,12 +184,26 @@ def test_a_client_sees_the_pipes_and_the_memory_of_its_own_daemon() -> None:
     assert mps_edits(hold_of(assignment(1, SLOTS[0])), "/run/bcd").mounts == ()
 
 
-def test_only_the_file_of_the_slots_carries_what_mps_needs() -> None:
+@pytest.mark.parametrize("other", [WHOLE[0], MIG[0]])
+def test_mps_slots_are_in_a_hold_of_their_own(other: Device) -> None:
     node = Node()
-    node.settle(state(assignment(1, WHOLE[0], SLOTS[0], sharing=MPS)))
-    main, slots = (f"bcd-{alloc_id(1)}.json", f"bcd-{alloc_id(1)}.gpu.slot.json")
-    assert b"CUDA_MPS_PIPE_DIRECTORY" in (node.world.cdi.files[slots] or b"")
-    assert b"CUDA_MPS" not in (node.world.cdi.files[main] or b"")
+    node.run(state(assignment(1, other, SLOTS[0], sharing=MPS)))
+    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert (node.world.mps.daemons, node.world.cdi.files) == ({}, {})
+
+
+def test_time_sliced_slots_may_lie_beside_other_devices() -> None:
+    node = Node()
+    node.settle(state(assignment(1, WHOLE[0], SLOTS[0], sharing=SLICED)))
+    assert isinstance(node.outcomes[alloc_id(1)], Bound)
+    assert not any(b"CUDA_MPS" in (content or b"") for content in node.world.cdi.files.values())
+
+
+def test_the_file_of_mps_slots_carries_what_a_client_needs() -> None:
+    node = Node()
+    node.settle(state(FIRST))
+    content = node.world.cdi.files[f"bcd-{alloc_id(1)}.json"]
+    assert b"CUDA_MPS_PIPE_DIRECTORY" in (content or b"")
 
 
 def test_a_share_is_one_part_of_the_gpu_and_never_nothing() -> None:

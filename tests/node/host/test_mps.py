@@ -1,6 +1,8 @@
 """MPS daemons as systemd units, with a control program and a systemd that the test makes."""
 
+import shutil
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ import pytest
 from bcd.model.report import FailureReason
 from bcd.node.host.mps import MpsDaemons, unit_name
 from bcd.node.ports import MpsState
-from bcd.node.sharing import MpsShare
-from tests.node.host.made_mps import GPU, SHARE, FakeUnits, daemons
+from bcd.node.sharing import UNKNOWN_SHARE, MpsShare
+from tests.node.host.made_mps import GPU, QUICK, SHARE, Clock, FakeUnits, daemons
+
+OTHER = MpsShare(10, 8 << 30)
 
 
 @pytest.fixture
@@ -49,10 +53,101 @@ def test_a_daemon_that_died_is_not_ready_and_can_be_started_again(
     mps: MpsDaemons, units: FakeUnits
 ) -> None:
     mps.ensure(GPU, SHARE)
-    (units.folder / GPU / "pipe/control").unlink()
+    units.die()
     assert mps.read() == {GPU: MpsState(SHARE, ready=False)}
     assert mps.ensure(GPU, SHARE) is None
     assert mps.read() == {GPU: MpsState(SHARE, ready=True)}
+    assert units.starts == 2
+
+
+def test_a_daemon_that_gives_what_it_should_is_not_started_again(
+    mps: MpsDaemons, units: FakeUnits
+) -> None:
+    mps.ensure(GPU, SHARE)
+    assert mps.ensure(GPU, SHARE) is None
+    assert units.starts == 1
+    assert mps.ensure(GPU, OTHER) is None
+    assert (units.starts, variables(units)["BCD_MPS_REPLICAS"]) == (2, "10")
+
+
+def test_a_daemon_with_clients_keeps_its_variables_and_its_process(
+    mps: MpsDaemons, units: FakeUnits
+) -> None:
+    mps.ensure(GPU, SHARE)
+    units.occupy(True)
+    failed = mps.ensure(GPU, OTHER)
+    assert failed is not None
+    assert "other shares" in failed.message
+    assert (units.starts, variables(units)["BCD_MPS_REPLICAS"]) == (1, "4")
+    assert mps.read() == {GPU: MpsState(SHARE, ready=True, busy=True)}
+
+
+def test_a_daemon_that_runs_and_does_not_answer_is_neither_started_again_nor_stopped(
+    mps: MpsDaemons, units: FakeUnits
+) -> None:
+    mps.ensure(GPU, SHARE)
+    (units.folder / GPU / "pipe/control").unlink()
+    states = [mps.read()[GPU] for _ in range(3)]
+    assert [state.ready for state in states] == [True, True, False]
+    assert all(state.busy for state in states)
+    for share in (SHARE, OTHER):
+        failed = mps.ensure(GPU, share)
+        assert failed is not None
+        assert f"journalctl -u {unit_name(GPU)}" in failed.message
+    assert not mps.stop(GPU)
+    assert (units.starts, units.active) == (1, [unit_name(GPU)])
+    assert variables(units)["BCD_MPS_REPLICAS"] == "4"
+    (units.folder / GPU / "pipe/control").touch()
+    assert mps.read() == {GPU: MpsState(SHARE, ready=True)}
+
+
+def test_a_running_daemon_whose_shared_memory_was_removed_is_not_ready(
+    mps: MpsDaemons, units: FakeUnits
+) -> None:
+    mps.ensure(GPU, SHARE)
+    (units.folder / GPU / "shm").rmdir()
+    assert not mps.read()[GPU].ready
+    assert mps.ensure(GPU, SHARE) is None
+    assert mps.read() == {GPU: MpsState(SHARE, ready=True)}
+    assert (units.folder / GPU / "shm").is_dir()
+    assert units.starts == 2
+
+
+def test_silent_daemons_are_asked_together_and_then_left_alone_for_a_while(tmp_path: Path) -> None:
+    clock = Clock()
+    mps, units = daemons(tmp_path, clock)
+    mps.ensure(GPU, SHARE)
+    units.hang(True)
+    for number in range(2, 9):
+        gpu = f"GPU-{number}{GPU[5:]}"
+        shutil.copytree(units.folder / GPU, units.folder / gpu, dirs_exist_ok=True)
+        shutil.copy(units.folder / f"{GPU}.env", units.folder / f"{gpu}.env")
+        units.active.append(unit_name(gpu))
+    began = time.monotonic()
+    assert all(state.busy for state in mps.read().values())
+    once = time.monotonic() - began
+    assert QUICK.answer_s <= once < 4 * QUICK.answer_s, "one after the other takes 8 times as long"
+    began = time.monotonic()
+    mps.read()
+    assert mps.ensure(GPU, SHARE) is not None
+    assert not mps.stop(GPU)
+    assert time.monotonic() - began < once
+    units.hang(False)
+    assert mps.read()[GPU].busy
+    clock.slept += QUICK.avoid_s
+    assert not mps.read()[GPU].busy
+
+
+def test_a_daemon_that_hangs_from_its_start_costs_one_deadline(
+    mps: MpsDaemons, units: FakeUnits
+) -> None:
+    mps.ensure(GPU, SHARE)
+    units.die()
+    units.listens = False
+    units.hang(True)
+    began = time.monotonic()
+    assert mps.ensure(GPU, SHARE) is not None
+    assert time.monotonic() - began < 4 * QUICK.start_s, "thirty questions take ten times as long"
 
 
 def test_a_daemon_with_a_server_is_not_stopped(mps: MpsDaemons, units: FakeUnits) -> None:
@@ -95,6 +190,8 @@ def test_a_daemon_that_never_answers_fails_its_bind(mps: MpsDaemons, units: Fake
     failed = mps.ensure(GPU, SHARE)
     assert failed is not None
     assert f"journalctl -u {unit_name(GPU)}" in failed.message
+    assert (units.starts, units.active) == (1, []), "no container saw its pipe, and it is stopped"
+    assert mps.read() == {}
 
 
 @pytest.mark.parametrize("name", ["../x", "GPU-1", f"{GPU}\n", "MIG-" + GPU[4:], ""])
@@ -110,13 +207,18 @@ def test_files_that_are_not_ours_are_no_daemons(mps: MpsDaemons, units: FakeUnit
     units.folder.mkdir()
     (units.folder / "notes.env").write_text("x")
     (units.folder / f"{GPU}.env").write_bytes(b"\xff" * 9000)
-    assert mps.read() == {GPU: MpsState(MpsShare(1, 0), ready=False)}
+    assert mps.read() == {GPU: MpsState(UNKNOWN_SHARE, ready=False)}
 
 
 def test_a_host_without_the_control_program_has_no_daemon_that_answers(
     units: FakeUnits, tmp_path: Path
 ) -> None:
+    clock = Clock()
     bare = MpsDaemons(
-        units.folder, units, sleep=lambda _: None, environment={"PATH": str(tmp_path)}
+        units.folder,
+        units,
+        sleep=clock.sleep,
+        environment={"PATH": str(tmp_path)},
+        clock=clock.now,
     )
     assert bare.ensure(GPU, SHARE) is not None

@@ -85,8 +85,8 @@ def an_mps_daemon_that_is_killed_comes_back_in_exclusive_mode(mps: MpsDaemons) -
     _start(mps)
     run("systemctl", "kill", "--kill-who=main", "--signal=KILL", _UNIT)
     wait_for("a restart", lambda: _shown("NRestarts") == "1")
+    wait_for("the mode", lambda: _modes() == [_EXCLUSIVE, _DEFAULT, _EXCLUSIVE])
     wait_for("the daemon", lambda: mps.read() == {GPU: MpsState(_SHARE, ready=True)})
-    assert _modes() == [_EXCLUSIVE, _DEFAULT, _EXCLUSIVE]
 
 
 def an_mps_daemon_with_another_share_is_another_process(mps: MpsDaemons) -> None:
@@ -98,6 +98,31 @@ def an_mps_daemon_with_another_share_is_another_process(mps: MpsDaemons) -> None
     assert _shown("MainPID") not in ("0", before)
     assert _variables()["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
     assert _modes() == [_EXCLUSIVE, _DEFAULT, _EXCLUSIVE]
+
+
+def an_mps_daemon_with_clients_goes_on_whatever_is_asked(mps: MpsDaemons) -> None:
+    _start(mps)
+    before = _shown("MainPID")
+    servers = _OF_GPU / "pipe/servers"
+    servers.write_text("4711\n")
+    failed = mps.ensure(GPU, _OTHER)
+    assert failed is not None
+    assert failed.reason == FailureReason.SHARING_FAILED
+    assert mps.read() == {GPU: MpsState(_SHARE, ready=True, busy=True)}
+    servers.unlink()
+    assert UNITS.start(_UNIT) == "", "an active unit is started already"
+    control = _OF_GPU / "pipe/control"
+    pid = control.read_text()
+    control.unlink()  # it answers no more, and runs
+    assert mps.read() == {GPU: MpsState(_SHARE, ready=True, busy=True)}
+    failed = mps.ensure(GPU, _SHARE)
+    assert failed is not None
+    assert f"{_UNIT} is active" in failed.message
+    assert not mps.stop(GPU)
+    control.write_text(pid)
+    assert mps.ensure(GPU, _SHARE) is None
+    assert _shown("MainPID") == before
+    assert _modes() == [_EXCLUSIVE]
 
 
 def an_mps_daemon_that_stops_leaves_the_default_mode_and_no_files(mps: MpsDaemons) -> None:
@@ -161,6 +186,7 @@ MPS = (
             an_mps_daemon_runs_with_its_gpus_share_and_shared_memory,
             an_mps_daemon_that_is_killed_comes_back_in_exclusive_mode,
             an_mps_daemon_with_another_share_is_another_process,
+            an_mps_daemon_with_clients_goes_on_whatever_is_asked,
             an_mps_daemon_that_stops_leaves_the_default_mode_and_no_files,
             an_mps_daemon_that_cannot_start_is_named_and_tried_no_more,
             an_mps_daemon_whose_program_is_missing_is_named,

@@ -102,8 +102,15 @@ class SystemdUnits:
         )
 
     def start(self, name: str) -> str:
-        """Start a unit, or start it again, and wait until it is active; says what went wrong."""
+        """Start a unit, and wait until it is active; says what went wrong, or nothing.
+
+        One that is active goes on as it is.
+        """
         return self._ask({"operation": "start", "name": name})
+
+    def running(self, name: str) -> str:
+        """Says what a unit is while its processes run, or what went wrong; nothing if none runs."""
+        return self._ask({"operation": "running", "name": name})
 
     def stop(self, name: str) -> str:
         """Stop a unit and remove what was set at run time; says what went wrong, or nothing.

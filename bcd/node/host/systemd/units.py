@@ -102,10 +102,18 @@ def _apply(manager: _Manager, request: dict[str, Any]) -> None:
     manager.state(name)
 
 
+def _running(manager: _Manager, request: dict[str, Any]) -> None:
+    name = request["name"].encode()
+    state = manager.state(name)
+    # Before systemd starts one again it has ended all that was left of the last.
+    if state not in ("inactive", "failed", "activating"):
+        raise _Stuck(f"{name.decode()} is {state}")
+
+
 def _start(manager: _Manager, request: dict[str, Any]) -> None:
     name = request["name"].encode()
-    manager.call(b"RestartUnit", b"ss", name, b"replace")
-    # Until the job is done, a unit that ran before may still look active.
+    # Nothing becomes of it when the unit is active: what runs goes on.
+    manager.call(b"StartUnit", b"ss", name, b"replace")
     manager.wait_for_jobs(name)
     if manager.state(name) != "active":
         # It would try again and again, whoever wants it still.
@@ -127,6 +135,7 @@ def _stop(manager: _Manager, request: dict[str, Any]) -> None:
 
 _OPERATIONS: dict[str, Callable[[_Manager, dict[str, Any]], None]] = {
     "apply": _apply,
+    "running": _running,
     "start": _start,
     "stop": _stop,
 }
