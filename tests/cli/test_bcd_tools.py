@@ -127,6 +127,7 @@ def test_an_allocation_that_waits_is_shown_with_what_it_waits_for() -> None:
 
 # exec
 
+SCRIPT = "from bcd.cli import bcd_daemon; bcd_daemon()"  # as the installed command has it
 SYSTEMD_RUN = """
 echo "$@" > {log}
 while [ "$1" != -- ]; do shift; done
@@ -179,7 +180,35 @@ def test_a_signal_ends_it_as_it_ends_the_command(host: MadeHost) -> None:
     assert done.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc", 127)])
+@pytest.mark.parametrize("start", [("-m", "bcd.cli.bcd"), ("-c", SCRIPT)])
+def test_the_command_gets_the_callers_environment_and_the_holds_and_nothing_else(
+    host: MadeHost, start: tuple[str, str]
+) -> None:
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HOME), "LC_ALL": "C.UTF-8", "MINE": "1"}
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    words = ["exec", "--config", str(host.root / "bcd.toml"), str(alloc_id(2)), "--"]
+    done = subprocess.run(
+        [sys.executable, *start, *words, sys.executable, "-c", show],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=given,
+    )
+    hold = dict(line.split("=", 1) for line in host.env(2).read_text().splitlines())
+    assert json.loads(done.stdout) == given | hold
+
+
+def test_a_pipe_that_closes_ends_the_command_as_it_would_without_bcd(host: MadeHost) -> None:
+    shell = ["sh", "-c", "grep SigIgn /proc/self/status"]
+    done = bcd(host.root, "exec", str(alloc_id(2)), "--", *shell)
+    assert int(done.stdout.split()[1], 16) & 1 << (signal.SIGPIPE - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("no-such-program", 127), ("/no/such/program", 127), ("/etc", 126), ("/etc/passwd", 126)],
+)
 def test_what_cannot_be_run_has_a_shells_code(host: MadeHost, program: str, code: int) -> None:
     line = sentence(bcd(host.root, "exec", str(alloc_id(2)), "--", program), code)
     assert program in line
