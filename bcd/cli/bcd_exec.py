@@ -59,7 +59,7 @@ def _standing(holds: Sequence[StandingHold], allocation: str) -> StandingHold:
     found = {str(hold.allocation_id): hold for hold in holds}.get(allocation)
     if found is None:
         raise NotFound(f"{printable(allocation, 64)}: no hold of this host; see: bcd holds")
-    if found.state is Standing.STANDS:
+    if found.state is Standing.BOUND:
         return found
     problem = found.problems[0] if found.problems else "it is released"
     raise InvalidState(f"{allocation}: does not stand whole: {problem}; see: bcd holds, bcd doctor")

@@ -504,7 +504,7 @@ async def test_systemd_hears_ready_without_a_gateway_then_the_watchdog_and_the_e
         assert await daemon.end() == 0
         loop.remove_reader(channel)
     assert heard.index("READY=1 with env file") < heard.index("WATCHDOG=1")
-    assert "STATUS=1 of 1 holds stand" in " ".join(heard)
+    assert "STATUS=1 of 1 holds bound" in " ".join(heard)
     assert heard[-1] == "STOPPING=1"
 
 
