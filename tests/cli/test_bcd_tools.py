@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bcd.cli import bcd_holds
+from bcd.cli import bcd_doctor, bcd_holds
 from bcd.model.assignment import Limits
+from bcd.node.host.doctor.finding import Finding, Level
 from tests.node.host.made_host import MadeHost
 from tests.node.world import alloc_id, node_id
 
@@ -223,10 +224,10 @@ def test_a_file_that_is_no_program_has_a_shells_code(host: MadeHost) -> None:
 
 
 def test_a_command_is_needed(host: MadeHost) -> None:
-    for words in ([], ["--"]):
+    for words in ([], ["--"], ["true"]):
         done = bcd(host.root, "exec", str(alloc_id(2)), *words)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "COMMAND" in done.stderr
+        assert "exec needs a COMMAND after --" in done.stderr
 
 
 def test_an_allocation_that_is_not_here_is_refused(host: MadeHost) -> None:
@@ -311,3 +312,14 @@ def test_settings_that_cannot_be_read_are_the_one_finding(host: MadeHost) -> Non
 def test_the_options_are_in_the_help() -> None:
     done = bcd(HOME, "exec", "--help")
     assert "bcd exec [-h] [--config FILE] ALLOCATION -- COMMAND" in done.stdout
+
+
+def test_the_doctor_counts_in_plain_words() -> None:
+    def finding(level: Level) -> Finding:
+        return Finding(name="x", level=level, found="", why="", fix="")
+
+    levels = (Level.OK, Level.FAILED, Level.WARNING, Level.SKIPPED)
+    assert bcd_doctor._summary([finding(Level.OK)]) == "1 check, 0 failed, 0 warnings"
+    assert bcd_doctor._summary(list(map(finding, levels))) == (
+        "4 checks, 1 failed, 1 warning, 1 skipped"
+    )
