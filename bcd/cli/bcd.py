@@ -112,6 +112,13 @@ def _parser() -> argparse.ArgumentParser:
             default="text",
             help="for people (default) or for programs",
         )
+    _add_exec(verbs, settings)
+    return parser
+
+
+def _add_exec(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", settings: argparse.ArgumentParser
+) -> None:
     inside = _verb(
         verbs,
         settings,
@@ -121,7 +128,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit code: the command's; 127 when it is not found, 126 when it cannot be run",
     )
     inside.add_argument("allocation", metavar="ALLOCATION", help="as bcd holds shows it")
-    return parser
 
 
 def _verb(

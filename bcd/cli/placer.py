@@ -73,6 +73,20 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="run the nodes' gateway in this process too (with SQLite the only way)",
     )
+    _add_token(verbs, settings)
+    verbs.add_parser(
+        "recover",
+        parents=[settings],
+        help="after restoring a backup: make nodes refuse states from before it",
+        description="After restoring a backup: raise the control epoch, so that nodes refuse states"
+        " from before it.",
+    )
+    return parser
+
+
+def _add_token(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", settings: argparse.ArgumentParser
+) -> None:
     token = verbs.add_parser(
         "token",
         parents=[settings],
@@ -91,14 +105,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DURATION",
         help="from a minute to a year (default 8h)",
     )
-    verbs.add_parser(
-        "recover",
-        parents=[settings],
-        help="after restoring a backup: make nodes refuse states from before it",
-        description="After restoring a backup: raise the control epoch, so that nodes refuse states"
-        " from before it.",
-    )
-    return parser
 
 
 def main() -> None:

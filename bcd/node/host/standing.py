@@ -11,14 +11,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from bcd import durable
-from bcd.model.assignment import slice_name
+from bcd.model.assignment import allocation_of_slice, slice_name
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi import MalformedSpec, parse_file_name, read_spec
 from bcd.node.hold import Hold, MalformedHold, env_file, maker, read_hold
 from bcd.node.settings import Paths
 
 SLICES = "sys/fs/cgroup/bcd.slice/bcd-alloc.slice"  # where systemd puts bcd-alloc-*.slice
-_PREFIX, _SUFFIX = "bcd-alloc-", ".slice"
 _MAX_SPEC_BYTES = 1 << 20
 _MAX_ENV_BYTES = 64 * 1024
 _MAX_PROCESSES = 16
@@ -190,15 +189,15 @@ def cgroup_slices(root: Path) -> Mapping[AllocationId, SliceFound]:
     """
     found: dict[AllocationId, SliceFound] = {}
     for name in _names_or_none(root / SLICES):
-        id_ = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-        if not is_allocation_id(id_) or name != slice_name(AllocationId(id_)):
+        id_ = allocation_of_slice(name)
+        if id_ is None:
             continue
         folder = root / SLICES / name
         events = _text(folder / "cgroup.events")
         if events:
             empty = "populated 1" not in events.splitlines()
             runners = () if empty else tuple(_runners(root, folder))
-            found[AllocationId(id_)] = SliceFound(empty, runners)
+            found[id_] = SliceFound(empty, runners)
     return found
 
 
