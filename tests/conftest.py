@@ -2,7 +2,7 @@
 
 A test that asks for ``database`` or ``database_url`` runs once on each chosen engine, or on the one
 that its folder is named after. A folder named after an option is collected only with that option,
-so that nothing is ever skipped.
+so that nothing is ever skipped; naming its path without the option is refused.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +16,9 @@ from tests.clock import DatabaseClock
 from tests.journeys.system import System
 from tests.postgres import Cluster
 
+HERE = Path(__file__).parent
+ENGINES = ("sqlite", "postgresql")
+EXTRAS = ("podman", "slurm", "promtool", "readme", "hardware", "vm", "package", "bench")
 Rounds = Callable[[int, int], int]
 MakeSystem = Callable[..., System]
 
@@ -39,24 +42,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def chosen_engines(config: pytest.Config) -> tuple[str, ...]:
     """The engines that ``--engine`` asks for."""
     chosen = str(config.getoption("--engine"))
-    return ("sqlite", "postgresql") if chosen == "all" else (chosen,)
+    return ENGINES if chosen == "all" else (chosen,)
+
+
+def folders_asked_for(config: pytest.Config) -> dict[str, str]:
+    """Folders named after an option: which one collects each; empty when it was given."""
+    engines = chosen_engines(config)
+    found = {name: "" if name in engines else f"--engine {name}" for name in ENGINES}
+    return found | {name: "" if config.getoption(f"--{name}") else f"--{name}" for name in EXTRAS}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A path that only an option makes mean anything says so, instead of finding no test."""
+    missing = folders_asked_for(config)
+    for argument in config.args:
+        path = (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        if path.is_relative_to(HERE):
+            for name in path.relative_to(HERE).parts:
+                if missing.get(name):
+                    raise pytest.UsageError(f"{argument}: add {missing[name]}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    engines = chosen_engines(config)
-    asked_for = {
-        "sqlite": "sqlite" in engines,
-        "postgresql": "postgresql" in engines,
-        "podman": bool(config.getoption("--podman")),
-        "slurm": bool(config.getoption("--slurm")),
-        "promtool": bool(config.getoption("--promtool")),
-        "readme": bool(config.getoption("--readme")),
-        "hardware": bool(config.getoption("--hardware")),
-        "vm": bool(config.getoption("--vm")),
-        "package": bool(config.getoption("--package")),
-        "bench": bool(config.getoption("--bench")),
-    }
-    return None if asked_for.get(collection_path.name, True) else True
+    return True if folders_asked_for(config).get(collection_path.name) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,4 +1,7 @@
-"""The four commands, one file per verb. Data on stdout, words on stderr.
+"""The four commands: a file each, ``bcd`` and ``better-compute`` one more for each of their verbs.
+
+Data goes to stdout, words to stderr. Each command sets what gRPC reads before it loads gRPC, and
+none does it for ``bcd exec``: the environment there is a tenant's.
 
 Exit codes: 0 done, 1 refused or failed, 2 usage, 3 still pending. ``bcd`` never imports placer,
 gateway or store; of ``better-compute`` only ``dev`` imports programs.
@@ -26,6 +29,8 @@ def bcd_placer() -> None:
 
 def better_compute() -> None:
     """The console script."""
+    # What goes wrong is told in our own words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         _run("better-compute", "bcd.cli.better_compute")
     except OSError as error:  # standard output is full or gone
@@ -39,8 +44,6 @@ def bcd_daemon() -> None:
 
 def _run(program: str, module: str) -> None:
     """Run a module's ``main``; what it cannot start with, or did not expect, is one sentence."""
-    # gRPC reads this when it is loaded; what goes wrong is told in our own words.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # libraries' remarks on files that we refuse anyway
     _check_start(program)

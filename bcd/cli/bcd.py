@@ -7,23 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bcd
-from bcd.cli.program import run_program
+from bcd.cli.program import EXIT_CODES, SETTINGS, check_verb_first, run_program
 
-_CONFIG = Path("/etc/bcd/bcd.toml")
-_EPILOG = (
-    "exit codes: 0 done, 1 refused or failed, 2 usage, 4 another daemon took this node over,"
-    " 78 settings or own files cannot be used"
-)
+_CONFIG = SETTINGS / "bcd.toml"
+_VERBS = ("run", "enroll", "status", "inventory", "holds", "doctor", "exec")
+_EPILOG = EXIT_CODES + ", 4 (run) another daemon took this node over"
 
 
 def main() -> None:
     """The console script."""
     words, command = _with_command(sys.argv[1:])
     parser = _parser()
+    check_verb_first(parser, words, _VERBS)
+    if words[:1] == ["exec"] and not command and not {"-h", "--help"} & set(words):
+        parser.error("exec needs a COMMAND after --, such as: bcd exec ALLOCATION -- nvidia-smi")
     arguments = parser.parse_args(_with_verb(words))
     arguments.command = command
-    if arguments.verb == "exec" and not command:
-        parser.error("exec needs a COMMAND after --, such as: bcd exec ALLOCATION -- nvidia-smi")
     if arguments.verb != "exec":  # whose command gets the caller's environment and the hold's
         # gRPC reads these when it is loaded, which the verbs below do.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -86,13 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     settings.add_argument(
         "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
     )
-    run = verbs.add_parser("run", parents=[settings], help="run the daemon in the foreground")
+    run = _verb(verbs, settings, "run", "run the daemon in the foreground")
     run.add_argument(
         "--sim",
         metavar="PROFILE",
         help="on simulated hardware: dgx-h100, hgx-a100-mig or l40s-pcie",
     )
-    enroll = verbs.add_parser("enroll", parents=[settings], help="get this host its identity")
+    enroll = _verb(verbs, settings, "enroll", "get this host its identity")
     enroll.add_argument(
         "--token-file", required=True, metavar="FILE", help="the join token; - reads it from stdin"
     )
@@ -105,16 +104,50 @@ def _parser() -> argparse.ArgumentParser:
         ("holds", "show what is handed over, also without a running daemon"),
         ("doctor", "say what is missing on this host and how to mend it"),
     ):
-        show = verbs.add_parser(verb, parents=[settings], help=text)
-        show.add_argument("-o", dest="output", choices=["text", "json"], default="text")
-    inside = verbs.add_parser(
+        show = _verb(verbs, settings, verb, text)
+        show.add_argument(
+            "-o",
+            dest="output",
+            choices=["text", "json"],
+            default="text",
+            help="for people (default) or for programs",
+        )
+    _add_exec(verbs, settings)
+    return parser
+
+
+def _add_exec(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", settings: argparse.ArgumentParser
+) -> None:
+    inside = _verb(
+        verbs,
+        settings,
         "exec",
-        parents=[settings],
-        help="run a command in a hold: in its slice, with its variables",
+        "run a command in a hold: in its slice, with its variables",
         usage="bcd exec [-h] [--config FILE] ALLOCATION -- COMMAND [ARGUMENT ...]",
         epilog="exit code: the command's; 127 when it is not found, 126 when it cannot be run",
     )
     inside.add_argument("allocation", metavar="ALLOCATION", help="as bcd holds shows it")
+
+
+def _verb(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    settings: argparse.ArgumentParser,
+    name: str,
+    text: str,
+    usage: str | None = None,
+    epilog: str | None = None,
+) -> argparse.ArgumentParser:
+    """A verb that says of itself what the list of verbs says of it."""
+    description = f"{text[0].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        parents=[settings],
+        help=text,
+        description=description,
+        usage=usage,
+        epilog=epilog,
+    )
     return parser
 
 

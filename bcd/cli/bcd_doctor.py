@@ -3,7 +3,8 @@
 import functools
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import msgspec
 from bcd.cli.bcd_holds import found_slices
 from bcd.cli.program import load_settings
 from bcd.cli.say import say
-from bcd.model.errors import BadConfiguration, BcdError
-from bcd.model.printable import printable
+from bcd.model.errors import BcdError
+from bcd.model.printable import counted, printable
 from bcd.node.host.doctor.examine import examine
 from bcd.node.host.doctor.finding import Finding, Level
 from bcd.node.host.doctor.patient import Patient, Told, told
@@ -34,11 +35,15 @@ def run(config: Path, *, as_json: bool) -> int:
         say([json.dumps(document, indent=2)])
     else:
         say(printable(line, _MAX_LINE) for finding in findings for line in _lines(finding))
-        warnings = sum(finding.level is Level.WARNING for finding in findings)
-        print(
-            f"bcd: {len(findings)} checks, {len(bad)} failed, {warnings} warnings", file=sys.stderr
-        )
+        print(f"bcd: {_summary(findings)}", file=sys.stderr)
     return 1 if bad else 0
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    count = Counter(finding.level for finding in findings)
+    text = f"{counted(len(findings), 'check')}, {count[Level.FAILED]} failed"
+    text += f", {counted(count[Level.WARNING], 'warning')}"
+    return text + (f", {count[Level.SKIPPED]} skipped" if count[Level.SKIPPED] else "")
 
 
 def _findings(config: Path) -> Iterator[Finding]:
@@ -46,34 +51,40 @@ def _findings(config: Path) -> Iterator[Finding]:
     try:
         settings = load_settings(config, Settings)
         paths = paths_of(settings.paths)
-    except BadConfiguration as error:
+        profile = profile_of(paths.root)
+        slices = found_slices(paths.root)
+    except (BcdError, OSError) as error:
+        closed = isinstance(error.__cause__ or error, PermissionError)
         yield Finding(
             name="settings",
-            level=Level.FAILED,
-            found=error.message,
+            level=Level.SKIPPED if closed else Level.FAILED,
+            found=str(error),
             why=why,
-            fix="mend that file, or name another one with --config",
+            fix="" if closed else "mend that file, or name another one with --config",
         )
         return
     yield Finding(name="settings", level=Level.OK, found=str(config), why=why, fix="")
+    daemon, socket_closed = _daemon(paths)
     yield from examine(
         Patient(
             settings=settings,
             paths=paths,
-            profile=profile_of(paths.root),
-            slices=found_slices(paths.root),
-            daemon=_daemon(paths),
+            profile=profile,
+            slices=slices,
+            daemon=daemon,
+            closed=socket_closed,
             nvml=functools.cache(functools.partial(look_once, paths.root, settings)),
         )
     )
 
 
-def _daemon(paths: Paths) -> Told | str:
+def _daemon(paths: Paths) -> tuple[Told | str, bool]:
+    """What the daemon says, or why nothing; and whether its socket is closed to this user."""
     try:
         status: Any = ask(paths.socket, "status")
-        return told(status, ask(paths.socket, "inventory"))
+        return told(status, ask(paths.socket, "inventory")), False
     except BcdError as error:
-        return error.message
+        return error.message, isinstance(error.__cause__, PermissionError)
 
 
 def _lines(finding: Finding) -> Iterator[str]:

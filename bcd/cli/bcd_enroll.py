@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from bcd.cli.program import load_settings, read_secret
+from bcd.cli.program import SETTINGS, load_settings, read_secret
 from bcd.cli.say import say
 from bcd.model.address import is_dialled
 from bcd.model.errors import BadConfiguration, Unavailable
@@ -21,12 +21,14 @@ from bcd.signing.certificates import spiffe_id
 from bcd.signing.keyfile import CREDENTIALS, Credentials
 
 _MAX_TOKEN_BYTES = 1024
+_UNITS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
 
 
 def run(config: Path, token_file: str, gateway: str | None) -> int:
     """Enrol; raises BcdError naming what to do when that fails."""
     settings = load_settings(config, Settings)
-    state = paths_of(settings.paths).state
+    paths = paths_of(settings.paths)
+    state = paths.state
     address = settings.gateway.enroll_address if gateway is None else gateway
     if not is_dialled(address):
         raise BadConfiguration(
@@ -40,12 +42,22 @@ def run(config: Path, token_file: str, gateway: str | None) -> int:
         raise unusable(error) from error
     finally:
         os.close(claimed)
-    done = f"enrolled as {spiffe_id(credentials.leaf)}; now start the daemon: bcd run"
+    start = how_to_start(paths.root, config)
+    done = f"enrolled as {spiffe_id(credentials.leaf)}; now start the daemon: {start}"
     try:
         say([done])
     except Unavailable:
         print(f"bcd: {done}", file=sys.stderr)  # the identity is safe, and the token is used
     return 0
+
+
+def how_to_start(root: Path, config: Path) -> str:
+    """The command that starts the daemon: systemd's where it runs and the unit is installed."""
+    if config != SETTINGS / "bcd.toml":
+        return f"bcd run --config {config}"  # the unit reads another file
+    installed = any((root / folder / "bcd.service").exists() for folder in _UNITS)
+    up = installed and (root / "run/systemd/system").is_dir()
+    return "systemctl start bcd" if up else "bcd run"
 
 
 def _enrolled(state: Path, address: str, token_file: str) -> Credentials:

@@ -5,8 +5,9 @@ A hold with limits is used inside its slice or not at all: what would run unlimi
 
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bcd.cli.bcd_holds import found_holds
@@ -29,14 +30,24 @@ def run(config: Path, allocation: str, command: Sequence[str]) -> int:
     assert hold is not None
     environment = dict(os.environ) | _variables(hold, standing.node_id)
     words = [*_into_slice(paths, standing, hold), *command]
-    program = shutil.which(command[0], path=environment.get("PATH", os.defpath))
+    program = _found(command[0], environment)
     if program is None:
         return _refused(command[0], "is not found", _NOT_FOUND)
+    if not os.access(program, os.X_OK) or os.path.isdir(program):
+        return _refused(command[0], "is no program that this user may run", _NOT_RUNNABLE)
     sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and so would the command
     try:
         os.execvpe(words[0] if len(words) > len(command) else program, words, environment)  # noqa: S606
     except OSError as error:
         return _refused(words[0], f"cannot be run ({error.strerror})", _NOT_RUNNABLE)
+
+
+def _found(name: str, environment: Mapping[str, str]) -> str | None:
+    """Where a command lies, looked for as a shell does; a path may be of what cannot be run."""
+    if "/" in name:
+        return name if os.path.lexists(name) else None
+    return shutil.which(name, path=environment.get("PATH", os.defpath))
 
 
 def _refused(program: str, problem: str, code: int) -> int:
@@ -48,7 +59,7 @@ def _standing(holds: Sequence[StandingHold], allocation: str) -> StandingHold:
     found = {str(hold.allocation_id): hold for hold in holds}.get(allocation)
     if found is None:
         raise NotFound(f"{printable(allocation, 64)}: no hold of this host; see: bcd holds")
-    if found.state is Standing.STANDS:
+    if found.state is Standing.BOUND:
         return found
     problem = found.problems[0] if found.problems else "it is released"
     raise InvalidState(f"{allocation}: does not stand whole: {problem}; see: bcd holds, bcd doctor")

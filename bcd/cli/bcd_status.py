@@ -52,8 +52,9 @@ def _status(document: dict[str, Any]) -> Iterator[str]:
     desired = document["desired"]
     yield f"desired      epoch {desired['epoch']}, generation {desired['generation']}"
     yield f"driver       {driver(document['driver'])}"
-    yield f"reports      {document['reports']['waiting']} waiting"
-    yield f"status       {document['lastPass'] or 'no pass has ended well yet'}"
+    waiting = document["reports"]["waiting"]
+    yield f"reports      {waiting or 'none'} waiting for the gateway"
+    yield f"last pass    {document['lastPass'] or 'none has ended well yet'}"
     for hold in document["holds"]:
         detail = _failure(hold) or ", ".join(hold.get("devices", ()))
         yield f"hold         {hold['allocationId']}  {hold['state']}  {detail}"

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 import bcd
 from bcd.cli.program import (
     EXIT_CODES,
+    check_verb_first,
     configure_logs,
     load_settings,
     read_again,
@@ -40,7 +41,9 @@ def main() -> None:
     # gRPC reads these when it is loaded, which the verbs below do.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    arguments = _parser().parse_args()
+    parser = _parser()
+    check_verb_first(parser, sys.argv[1:], ("run", "enroll"))
+    arguments = parser.parse_args()
     verb = _run if arguments.verb == "run" else _enroll
     run_program("bcd-gateway", lambda: verb(arguments), daemon=arguments.verb == "run")
 
@@ -57,9 +60,17 @@ def _parser() -> argparse.ArgumentParser:
         "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("run", parents=[settings], help="run the gateway in the foreground")
+    verbs.add_parser(
+        "run",
+        parents=[settings],
+        help="run the gateway in the foreground",
+        description="Run the gateway in the foreground.",
+    )
     enroll = verbs.add_parser(
-        "enroll", parents=[settings], help="get this gateway's first certificate from the placer"
+        "enroll",
+        parents=[settings],
+        help="get this gateway's first certificate from the placer",
+        description="Get this gateway's first certificate from the placer.",
     )
     enroll.add_argument("--placer", required=True, metavar="HOST:PORT", help="the placer's API")
     enroll.add_argument(
@@ -112,7 +123,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
     from bcd.gateway.server import wall_clock_ms
     from bcd.gateway.settings import Program
     from bcd.signing.certificates import validity_ms
-    from bcd.signing.keyfile import CREDENTIALS, prepare_folder, save_credentials
+    from bcd.signing.keyfile import CREDENTIALS, hand_over, prepare_folder, save_credentials
 
     settings = load_settings(arguments.config, Program)
     if not settings.names:
@@ -132,9 +143,7 @@ def _enroll(arguments: argparse.Namespace) -> int:
     except BcdError as error:
         raise BadConfiguration(f"{arguments.placer}: {error.message}") from error
     save_credentials(settings.state, credentials)
-    if os.geteuid() == 0:  # the service's user owns the folder, and has to read the file
-        owner = settings.state.stat()
-        os.chown(settings.state / CREDENTIALS, owner.st_uid, owner.st_gid)
+    hand_over(settings.state, settings.state / CREDENTIALS)
     print(settings.state / CREDENTIALS)
     hours = (validity_ms(credentials.leaf)[1] - wall_clock_ms()) // 3_600_000
     print(

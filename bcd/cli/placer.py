@@ -17,6 +17,7 @@ import bcd
 from bcd.cli.embedded import EmbeddedSettings, start_gateway
 from bcd.cli.program import (
     EXIT_CODES,
+    check_verb_first,
     configure_logs,
     duration_argument,
     load_settings,
@@ -54,15 +55,43 @@ def _parser() -> argparse.ArgumentParser:
         "--config", type=Path, default=_CONFIG, metavar="FILE", help=f"settings (default {_CONFIG})"
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("init", parents=[settings], help="make CA and keys of a new installation")
-    run = verbs.add_parser("run", parents=[settings], help="run the control plane")
+    verbs.add_parser(
+        "init",
+        parents=[settings],
+        help="make CA and keys of a new installation",
+        description="Make CA and keys of a new installation, in its state folder, and ca.pem for"
+        " clients to trust. What root makes is the folder's owner's.",
+    )
+    run = verbs.add_parser(
+        "run",
+        parents=[settings],
+        help="run the control plane",
+        description="Run the control plane in the foreground.",
+    )
     run.add_argument(
         "--with-gateway",
         action="store_true",
         help="run the nodes' gateway in this process too (with SQLite the only way)",
     )
+    _add_token(verbs, settings)
+    verbs.add_parser(
+        "recover",
+        parents=[settings],
+        help="after restoring a backup: make nodes refuse states from before it",
+        description="After restoring a backup: raise the control epoch, so that nodes refuse states"
+        " from before it.",
+    )
+    return parser
+
+
+def _add_token(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", settings: argparse.ArgumentParser
+) -> None:
     token = verbs.add_parser(
-        "token", parents=[settings], help="print a bearer token, made with the local key"
+        "token",
+        parents=[settings],
+        help="print a bearer token, made with the local key",
+        description="Print a bearer token, made with the local key; whoever has it is who it says.",
     )
     token.add_argument("--subject", required=True, help="who bears it")
     token.add_argument("--tenant", action="append", default=[], dest="tenants", help="repeatable")
@@ -76,12 +105,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DURATION",
         help="from a minute to a year (default 8h)",
     )
-    verbs.add_parser(
-        "recover",
-        parents=[settings],
-        help="after restoring a backup: make nodes refuse states from before it",
-    )
-    return parser
 
 
 def main() -> None:
@@ -89,7 +112,9 @@ def main() -> None:
     # gRPC reads these when its first channel or server is made.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    arguments = _parser().parse_args()
+    parser = _parser()
+    check_verb_first(parser, sys.argv[1:], ("init", "run", "token", "recover"))
+    arguments = parser.parse_args()
     daemon = arguments.verb == "run"
     run_program("bcd-placer", lambda: _dispatch(arguments), daemon=daemon)
 

@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import re
+import stat
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +26,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 EXIT_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 EXIT_CODES = (
-    "exit codes: 0 done, 1 refused or failed, 2 usage, 78 run cannot use settings or own files"
+    "exit codes: 0 done, 1 refused or failed, 2 usage, 78 (run) settings or own files cannot be"
+    " used"
 )
+SETTINGS, SAMPLES = Path("/etc/bcd"), Path("/usr/share")  # where the packages have them
 _MAX_SETTINGS_BYTES = 1 << 20
 _AT = re.compile(r"(.*) - at `\$\.?(.*)`\Z", re.DOTALL)
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -41,7 +45,7 @@ def load_settings(path: Path, kind: type[T]) -> T:
             content = file.read(_MAX_SETTINGS_BYTES + 1)
     except OSError as error:
         raise BadConfiguration(
-            f"{path}: cannot be read ({error.strerror}); name another file with --config"
+            f"{path}: cannot be read ({error.strerror}); {_remedy(path, error)}"
         ) from error
     if len(content) > _MAX_SETTINGS_BYTES:
         raise BadConfiguration(f"{path}: is larger than {_MAX_SETTINGS_BYTES} bytes")
@@ -53,6 +57,17 @@ def load_settings(path: Path, kind: type[T]) -> T:
         return msgspec.convert(document, kind, dec_hook=_from_toml)
     except msgspec.ValidationError as error:
         raise BadConfiguration(f"{path}: {_setting_and_rule(str(error))}") from error
+
+
+def _remedy(path: Path, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "run it as root, or name another file with --config"
+    if isinstance(error, FileNotFoundError) and path.parent == SETTINGS:
+        for package in ("bcd", "bcd-control"):
+            sample = SAMPLES / package / path.name
+            if sample.exists():
+                return f"make it: install -D -m 644 {sample} {path}"
+    return "name another file with --config"
 
 
 def _setting_and_rule(message: str) -> str:
@@ -118,14 +133,37 @@ def read_again(path: Path, kind: type[T], take_over: Callable[[T], None]) -> Cal
 
 
 def read_secret(name: str, limit: int) -> str:
-    """A short text from a file, or from standard input for ``-``; raises BadConfiguration."""
+    """A short text from a file, or from standard input for ``-``; raises BadConfiguration.
+
+    Says on stderr when others may read the file, too.
+    """
     try:
         if name == "-":
             return sys.stdin.buffer.read(limit).decode("ascii", "replace")
         with open(name, encoding="ascii", errors="replace") as file:
-            return file.read(limit)
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(limit)
     except OSError as error:
         raise BadConfiguration(f"{name}: cannot be read ({error.strerror})") from error
+    if stat.S_ISREG(mode) and mode & 0o077:
+        print(
+            f"warning: {name}: has mode {mode & 0o777:o}, so others may have read the token; make"
+            " such files with umask 077",
+            file=sys.stderr,
+        )
+    return text
+
+
+def check_verb_first(
+    parser: argparse.ArgumentParser, words: Sequence[str], verbs: Collection[str]
+) -> None:
+    """End with a sentence where an option stands before the verb; argparse would puzzle."""
+    if not words or not words[0].startswith("-"):
+        return
+    for before, word in pairwise(words):
+        is_value = before.startswith("-") and "=" not in before  # of an option
+        if word in verbs and not is_value:
+            parser.error(f"options come after the verb, as in: {parser.prog} {word} {words[0]} ...")
 
 
 def duration_argument(text: str) -> int:

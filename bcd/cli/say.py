@@ -8,12 +8,15 @@ from bcd.model.errors import Unavailable
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines at once; raises Unavailable when standard output takes nothing.
+    """Print lines at once, nothing for none; raises Unavailable when standard output takes nothing.
 
     What a terminal cannot show is escaped. A closed pipe stays a BrokenPipeError, which
     ``run_program`` knows.
     """
-    text = "\n".join(lines).encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
+    said = list(lines)
+    if not said:
+        return
+    text = "\n".join(said).encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
     try:
         print(text.decode(sys.stdout.encoding or "utf-8"), flush=True)
     except BrokenPipeError:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bcd.model.device import DeviceClass, cdi_name
-from bcd.model.ids import AllocationId, NodeId
+from bcd.model.ids import AllocationId, NodeId, is_allocation_id
+
+_PREFIX, _SUFFIX = "bcd-alloc-", ".slice"
 
 
 class Binding(StrEnum):
@@ -96,4 +98,11 @@ class DesiredState:
 
 def slice_name(allocation_id: AllocationId) -> str:
     """The systemd slice of a hold with limits: ``bcd-alloc-<allocation>.slice`` (spec 16.1)."""
-    return f"bcd-alloc-{allocation_id}.slice"
+    return f"{_PREFIX}{allocation_id}{_SUFFIX}"
+
+
+def allocation_of_slice(name: str) -> AllocationId | None:
+    """The inverse of ``slice_name``; None for every other name."""
+    id_ = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    is_ours = name == f"{_PREFIX}{id_}{_SUFFIX}" and is_allocation_id(id_)
+    return AllocationId(id_) if is_ours else None

@@ -6,7 +6,8 @@ assignment passes through:
 1. ``session`` reads a signed desired state off the stream and keeps only the newest.
 2. ``desired`` judges it: signature, chain to the pinned CA, node, version; then persists it.
 3. ``observe`` looks at disk and hardware; ``converge`` (pure, asks ``fit``) makes a plan.
-4. ``execute`` runs the plan's steps through the ports (``ports``); ``host`` touches the machine.
+4. ``execute`` runs the plan's steps through the ports (``ports``); ``host`` touches the machine:
+   a hold's slice is made by ``host.systemd.slices``, before its specs are written.
 5. ``reports`` signs changed outcomes into the ``outbox``; the session sends until acknowledged.
 
 ``holds`` joins 2 to 5 into one pass; ``daemon`` is the loop that runs passes, ``opening`` makes

@@ -2,6 +2,10 @@
 
 A file holds one kind, so a hold over several classes has several files; a device name may stand
 in one file only, or no reader resolves it. Pure; ``converge`` calls it.
+
+What a device needs comes with the GPUs' snapshot. A MIG instance's parts, its GPU's node and two
+capability nodes, are found by ``host.driver`` (``root.mig``, ``nodes.capabilities``) for the
+instances that ``host.nvml`` lists, and checked by ``host.driver.verify`` before a bind.
 """
 
 import functools

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bcd.durable import why
 from bcd.model.ids import AllocationId
+from bcd.model.printable import counted
 from bcd.model.report import Bound, Failed, Outcome
 from bcd.node import desired as desired_states
 from bcd.node.condition import NodeCondition
@@ -53,8 +54,9 @@ class PassResult:
         """The one sentence that ends the pass in the log."""
         bound = sum(isinstance(outcome, Bound) for outcome in self.outcomes.values())
         return (
-            f"{bound} of {len(self.outcomes)} holds stand after {self.steps} steps,"
-            f" {self.reports} reports queued, {len(self.conditions)} conditions"
+            f"{bound} of {len(self.outcomes)} holds bound,"
+            f" {counted(self.steps, 'step')} done, {counted(self.reports, 'report')} made,"
+            f" {counted(len(self.conditions), 'condition')}"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from bcd.durable import why
 from bcd.model.errors import BadConfiguration, Unavailable
 
 Question = Callable[[], Any]
@@ -81,5 +82,13 @@ def ask(path: Path, question: str) -> Any:
         raise Unavailable(f"{path}: may not be opened by this user; run it as root") from error
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise Unavailable(
-            f"{path}: no bcd answers there ({error}); see: systemctl status bcd"
+            f"{path}: no bcd answers there ({_why_not(error)}); see: systemctl status bcd"
         ) from error
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {_TIMEOUT_S:g} s"
+    if isinstance(error, OSError):
+        return "there is no socket" if isinstance(error, FileNotFoundError) else why(error)
+    return "what answers is no bcd"

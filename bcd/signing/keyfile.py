@@ -5,6 +5,8 @@ files cannot be renamed at once, and a key without its certificate is useless af
 """
 
 import errno
+import os
+import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,20 +72,54 @@ def prepare_folder(folder: Path) -> None:
 
 def unwritable(folder: Path, error: OSError) -> BadConfiguration:
     """What to say when a folder of our own, as the settings name it, cannot be written."""
-    return BadConfiguration(
-        f"{folder}: cannot be written ({error.strerror}); name another folder, make room there, or"
-        " run as the user that it belongs to"
-    )
+    remedy = "name another folder, or make room there"
+    if isinstance(error, PermissionError):
+        remedy = _remedy_of_owner(Path(error.filename or folder))
+    return BadConfiguration(f"{folder}: cannot be written ({error.strerror}); {remedy}")
 
 
 def unreadable(path: Path, error: OSError, remedy: str) -> BrokenFile:
     """What to say when a file of our own cannot be read; ``remedy`` unless the error knows more."""
     match error:
         case PermissionError():
-            remedy = "run as the user that it belongs to"
+            remedy = _remedy_of_owner(path)
         case NotADirectoryError():
             remedy = "name another folder"
     return BrokenFile(str(path), f"cannot be read ({error.strerror})", remedy)
+
+
+def _remedy_of_owner(path: Path) -> str:
+    """Who owns what is closed to this user, and what opens it."""
+    for place in (path, *path.parents):
+        try:
+            owner, folder = place.stat().st_uid, place.parent.stat().st_uid
+        except OSError:
+            continue
+        if owner != os.geteuid() == folder:
+            return f"{place} belongs to {_user(owner)}; run as root: chown {_user(folder)}: {place}"
+        if owner == os.geteuid():
+            return f"{place} is this user's own; its mode or its folder forbids it: ls -ld {place}"
+        return f"{place} belongs to {_user(owner)}; run as that user, or as root"
+    return "run as root"
+
+
+def _user(uid: int) -> str:
+    """A user's name, the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def hand_over(folder: Path, *paths: Path) -> None:
+    """Give what root made in a service's folder to the folder's owner, who has to read it.
+
+    Does nothing for other users. Raises OSError.
+    """
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        for path in paths:
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def save_credentials(folder: Path, credentials: Credentials) -> None:

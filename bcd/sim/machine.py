@@ -16,13 +16,14 @@ from pathlib import Path
 
 import msgspec
 
-from bcd.durable import replace_file
+from bcd.durable import read_plain, replace_file
 from bcd.model.cpuset import format_cpulist, parse_cpulist
-from bcd.model.errors import BadConfiguration
+from bcd.model.errors import BadConfiguration, Unavailable
 from bcd.node.edits import DeviceNode
 from bcd.sim.profile import GpuProfile, NumaProfile, Profile, load_profile
 
 _MARK = "sim.json"
+_MAX_MARK_BYTES = 64 * 1024
 _GPU_MAJOR = 60
 _CAPS_MAJOR = 61
 # The minors that NVIDIA's driver gives; the universal memory nodes have a major of their own there.
@@ -62,11 +63,25 @@ class Machine:
 
 
 def profile_of(root: Path) -> str | None:
-    """The profile that a scratch root was made for, None where there is none."""
+    """The profile that a scratch root was made for, None where there is none.
+
+    The machine that we run on is real, whatever lies in its root. Raises Unavailable for a mark
+    that cannot be read, BadConfiguration for one that is broken.
+    """
     try:
-        return msgspec.json.decode((root / _MARK).read_bytes(), type=_Mark).profile
-    except (OSError, msgspec.DecodeError):
+        if _real_folder(root):
+            return None
+        content = read_plain(root / _MARK, _MAX_MARK_BYTES)
+        return msgspec.json.decode(content, type=_Mark).profile
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise Unavailable(
+            f"{error.filename}: closed to this user, so whether this host is simulated cannot be"
+            " said; run it as root"
+        ) from error
+    except (OSError, msgspec.DecodeError) as error:
+        raise _broken(root / _MARK) from error
 
 
 def build_machine(root: Path, profile_name: str, *, seed: str, hostname: str) -> Machine:
@@ -97,13 +112,12 @@ def build_machine(root: Path, profile_name: str, *, seed: str, hostname: str) ->
 
 def _check_root(root: Path) -> None:
     """Refuse the machine that we run on, under whatever name, and folders that no machine made."""
-    for name in ("", *_FOLDERS):
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(root / name), os.stat(Path("/") / name)):
-                raise BadConfiguration(
-                    f"paths.root: {root / name} is the real /{name}; a simulated machine needs a"
-                    " folder of its own, not /; set paths.root"
-                )
+    real = _real_folder(root)
+    if real:
+        raise BadConfiguration(
+            f"paths.root: {root / real.strip('/')} is the real {real}; a simulated machine needs a"
+            " folder of its own, not /; set paths.root"
+        )
     if not root.exists() or (root / _MARK).exists():
         return
     strange = [name for name in sorted(os.listdir(root)) if not _may_be_ours(name)]
@@ -112,6 +126,15 @@ def _check_root(root: Path) -> None:
             f"paths.root: {root} has {strange[0]} in it, which no simulated machine made; set an"
             " empty folder"
         )
+
+
+def _real_folder(root: Path) -> str:
+    """The first folder below ``root``, or itself, that is this machine's own; empty when none."""
+    for name in ("", *_FOLDERS):
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(root / name), os.stat(Path("/") / name)):
+                return f"/{name}"
+    return ""
 
 
 def _may_be_ours(name: str) -> bool:
@@ -128,10 +151,14 @@ def _mark(root: Path, fresh: _Mark) -> _Mark:
         replace_file(path, msgspec.json.encode(fresh) + b"\n", mode=0o644)
         return fresh
     except msgspec.DecodeError as error:
-        raise BadConfiguration(
-            f"paths.root: {path} is broken; restore it, or move it away and it is made anew for"
-            " this node and profile; holds are untouched"
-        ) from error
+        raise _broken(path) from error
+
+
+def _broken(path: Path) -> BadConfiguration:
+    return BadConfiguration(
+        f"paths.root: {path} is broken; restore it, or move it away and it is made anew for"
+        " this node and profile; holds are untouched"
+    )
 
 
 def _files(profile: Profile, hostname: str) -> Iterator[tuple[str, str]]:

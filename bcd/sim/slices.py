@@ -10,14 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from bcd.model.assignment import Limits, slice_name
-from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.model.assignment import Limits, allocation_of_slice, slice_name
+from bcd.model.ids import AllocationId
 from bcd.model.report import Failed, FailureReason
 from bcd.node.limits import enforced
 from bcd.node.ports import SliceState
 from bcd.sim.faults import FaultFile
-
-_PREFIX, _SUFFIX = "bcd-alloc-", ".slice"
 
 
 class SimulatedSlices:
@@ -37,14 +35,14 @@ class SimulatedSlices:
         found: dict[AllocationId, SliceState] = {}
         with contextlib.suppress(FileNotFoundError):
             for path in self._folder.iterdir():
-                id_ = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-                if not is_allocation_id(id_):
+                id_ = allocation_of_slice(path.name)
+                if id_ is None:
                     continue
                 try:
                     limits = msgspec.json.decode(path.read_bytes(), type=Limits)
                 except (OSError, msgspec.DecodeError):
                     limits = Limits(cpu_millis=0, memory_bytes=0, hugepages_1gi=0)
-                found[AllocationId(id_)] = SliceState(limits, id_ not in populated)
+                found[id_] = SliceState(limits, id_ not in populated)
         return found
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bcd.cli import bcd_holds
+from bcd.cli import bcd_doctor, bcd_holds
 from bcd.model.assignment import Limits
+from bcd.node.host.doctor.finding import Finding, Level
 from tests.node.host.made_host import MadeHost
 from tests.node.world import alloc_id, node_id
 
@@ -63,12 +64,12 @@ def test_holds_are_shown_without_a_daemon(host: MadeHost) -> None:
     assert done.returncode == 0
     assert "no running daemon says more" in done.stderr
     assert done.stdout.splitlines() == [
-        f"{alloc_id(1)}  stands",
+        f"{alloc_id(1)}  bound",
         "  device   bcd.dev/gpu=GPU-1",
         "  limits   8 CPUs, 64 GiB, 0 pages of 1 GiB",
         f"  slice    bcd-alloc-{alloc_id(1)}.slice, in it: python3 (41)",
         f"  env      {host.env(1)}",
-        f"{alloc_id(2)}  stands",
+        f"{alloc_id(2)}  bound",
         "  device   bcd.dev/gpu=GPU-2",
         f"  env      {host.env(2)}",
     ]
@@ -95,7 +96,7 @@ def test_a_host_without_holds_says_so(host: MadeHost) -> None:
         host.env(number).unlink()
     (host.root / host.slice(1)).rename(host.root / "gone")
     done = bcd(host.root, "holds")
-    assert (done.returncode, done.stdout.strip()) == (0, "")
+    assert (done.returncode, done.stdout) == (0, "")
     assert "no holds on this host" in done.stderr
 
 
@@ -127,6 +128,7 @@ def test_an_allocation_that_waits_is_shown_with_what_it_waits_for() -> None:
 
 # exec
 
+SCRIPT = "from bcd.cli import bcd_daemon; bcd_daemon()"  # as the installed command has it
 SYSTEMD_RUN = """
 echo "$@" > {log}
 while [ "$1" != -- ]; do shift; done
@@ -179,7 +181,35 @@ def test_a_signal_ends_it_as_it_ends_the_command(host: MadeHost) -> None:
     assert done.returncode == -signal.SIGTERM
 
 
-@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc", 127)])
+@pytest.mark.parametrize("start", [("-m", "bcd.cli.bcd"), ("-c", SCRIPT)])
+def test_the_command_gets_the_callers_environment_and_the_holds_and_nothing_else(
+    host: MadeHost, start: tuple[str, str]
+) -> None:
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(HOME), "LC_ALL": "C.UTF-8", "MINE": "1"}
+    show = "import json, os; print(json.dumps(dict(os.environ)))"
+    words = ["exec", "--config", str(host.root / "bcd.toml"), str(alloc_id(2)), "--"]
+    done = subprocess.run(
+        [sys.executable, *start, *words, sys.executable, "-c", show],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=given,
+    )
+    hold = dict(line.split("=", 1) for line in host.env(2).read_text().splitlines())
+    assert json.loads(done.stdout) == given | hold
+
+
+def test_a_pipe_that_closes_ends_the_command_as_it_would_without_bcd(host: MadeHost) -> None:
+    shell = ["sh", "-c", "grep SigIgn /proc/self/status"]
+    done = bcd(host.root, "exec", str(alloc_id(2)), "--", *shell)
+    assert int(done.stdout.split()[1], 16) & 1 << (signal.SIGPIPE - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [("no-such-program", 127), ("/no/such/program", 127), ("/etc", 126), ("/etc/passwd", 126)],
+)
 def test_what_cannot_be_run_has_a_shells_code(host: MadeHost, program: str, code: int) -> None:
     line = sentence(bcd(host.root, "exec", str(alloc_id(2)), "--", program), code)
     assert program in line
@@ -194,10 +224,10 @@ def test_a_file_that_is_no_program_has_a_shells_code(host: MadeHost) -> None:
 
 
 def test_a_command_is_needed(host: MadeHost) -> None:
-    for words in ([], ["--"]):
+    for words in ([], ["--"], ["true"]):
         done = bcd(host.root, "exec", str(alloc_id(2)), *words)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "COMMAND" in done.stderr
+        assert "exec needs a COMMAND after --" in done.stderr
 
 
 def test_an_allocation_that_is_not_here_is_refused(host: MadeHost) -> None:
@@ -282,3 +312,14 @@ def test_settings_that_cannot_be_read_are_the_one_finding(host: MadeHost) -> Non
 def test_the_options_are_in_the_help() -> None:
     done = bcd(HOME, "exec", "--help")
     assert "bcd exec [-h] [--config FILE] ALLOCATION -- COMMAND" in done.stdout
+
+
+def test_the_doctor_counts_in_plain_words() -> None:
+    def finding(level: Level) -> Finding:
+        return Finding(name="x", level=level, found="", why="", fix="")
+
+    levels = (Level.OK, Level.FAILED, Level.WARNING, Level.SKIPPED)
+    assert bcd_doctor._summary([finding(Level.OK)]) == "1 check, 0 failed, 0 warnings"
+    assert bcd_doctor._summary(list(map(finding, levels))) == (
+        "4 checks, 1 failed, 1 warning, 1 skipped"
+    )

@@ -56,6 +56,30 @@ def test_init_makes_secrets_that_only_the_owner_reads(tmp_path: Path) -> None:
     assert "control epoch is now 2" in recovered.stdout
 
 
+def test_what_root_makes_is_the_folders_owners(tmp_path: Path) -> None:
+    config = settings(tmp_path)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    owner = 65534 if os.geteuid() == 0 else os.geteuid()
+    os.chown(state, owner, -1)
+    assert run(config, "init").returncode == 0
+    made = sorted(path.relative_to(state).as_posix() for path in state.rglob("*"))
+    assert made == ["ca", "ca.pem", "ca/credentials.pem", "issuer.pem"]
+    assert {path.stat().st_uid for path in (state, *state.rglob("*"))} == {owner}
+
+
+def test_options_before_the_verb_are_told_where_they_belong(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(BIN / "bcd-placer"), "--config", str(settings(tmp_path)), "init"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "options come after the verb, as in: bcd-placer init --config" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("extra", "arguments", "words"),
     [

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from bcd.cli import bcd_enroll, bcd_status
+from bcd.cli.bcd_enroll import how_to_start
 from bcd.model.errors import BadConfiguration, BrokenFile, Unavailable
 from bcd.model.report import Bound
 from bcd.node.identity import load_identity
@@ -71,6 +72,26 @@ def test_usage_is_shown_with_its_own_exit_code() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: bcd" in done.stderr
     assert "status" in bcd("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        (("--config", "x.toml", "status"), "status --config"),
+        (("-o", "json", "holds"), "holds -o"),
+        (("--config=x.toml", "exec", "alloc_1", "--", "true"), "exec --config=x.toml"),
+    ],
+)
+def test_options_before_the_verb_are_told_where_they_belong(
+    words: tuple[str, ...], verb: str
+) -> None:
+    done = bcd(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"options come after the verb, as in: bcd {verb}" in done.stderr
+
+
+def test_without_a_verb_it_runs_even_with_a_file_that_is_called_like_one() -> None:
+    assert "status: cannot be read" in sentence(bcd("--config", "status", "--sim", "dgx-h100"))
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones(config: Path) -> None:
@@ -295,11 +316,23 @@ def test_an_address_without_a_port_is_said_so(fresh: Site, address: str) -> None
     assert caught.value.message.isprintable()
 
 
+def test_the_next_command_is_systemds_where_it_has_the_unit(tmp_path: Path) -> None:
+    usual = Path("/etc/bcd/bcd.toml")
+    assert how_to_start(tmp_path, usual) == "bcd run"
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
+    (tmp_path / "usr/lib/systemd/system/bcd.service").touch()
+    assert how_to_start(tmp_path, usual) == "bcd run"
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert how_to_start(tmp_path, usual) == "systemctl start bcd"
+    assert how_to_start(tmp_path, Path("my.toml")) == "bcd run --config my.toml"
+
+
 async def test_a_refused_enrolment_says_why_and_leaves_nothing(
     gateway: FakeGateway, fresh: Site
 ) -> None:
     config, path = write_config(fresh), fresh.root / "token"
     path.write_text(f"join_unknown.{'A' * 43}.{gateway.authority.pin}")
+    path.chmod(0o600)
     done = await asyncio.to_thread(
         bcd, "enroll", "--config", str(config), "--token-file", str(path)
     )
@@ -311,6 +344,7 @@ async def test_a_refused_enrolment_says_why_and_leaves_nothing(
 async def test_an_enrolment_without_room_names_the_file(gateway: FakeGateway, fresh: Site) -> None:
     config, path = write_config(fresh), fresh.root / "token.log"
     path.write_text(gateway.token(fresh.node_id))
+    path.chmod(0o600)
     arguments = ["enroll", "--config", str(config), "--token-file", str(path)]
     for limit, named in (("0", "enrolling.json"), ("unlimited", "")):
         script = f"ulimit -f {limit}; exec {sys.executable} -m bcd.cli.bcd {shlex.join(arguments)}"
@@ -337,6 +371,7 @@ async def test_an_enrolment_whose_words_nobody_takes_is_done_all_the_same(
 ) -> None:
     config, path = write_config(fresh), fresh.root / "token.log"
     path.write_text(gateway.token(fresh.node_id))
+    path.chmod(0o600)
     done = await asyncio.to_thread(
         to_full, "enroll", "--config", str(config), "--token-file", str(path)
     )
@@ -504,7 +539,7 @@ async def test_systemd_hears_ready_without_a_gateway_then_the_watchdog_and_the_e
         assert await daemon.end() == 0
         loop.remove_reader(channel)
     assert heard.index("READY=1 with env file") < heard.index("WATCHDOG=1")
-    assert "STATUS=1 of 1 holds stand" in " ".join(heard)
+    assert "STATUS=1 of 1 holds bound" in " ".join(heard)
     assert heard[-1] == "STOPPING=1"
 
 

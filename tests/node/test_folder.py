@@ -1,12 +1,15 @@
 """The daemon's own folder: one daemon's, and closed to everybody else."""
 
+import errno
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from bcd.model.errors import BadConfiguration, Unavailable
-from bcd.node.host.folder import claim
+from bcd.node.host.folder import claim, unusable
+from tests.closed import ordinary_user
 
 
 def test_a_folder_has_one_daemon_at_a_time(tmp_path: Path) -> None:
@@ -37,3 +40,19 @@ def test_a_file_in_its_place_is_named(tmp_path: Path) -> None:
         BadConfiguration, match=r"state cannot be used \(what is there is no folder"
     ):
         claim(tmp_path / "state")
+
+
+def test_what_is_closed_to_this_user_is_for_root_and_not_to_be_moved_away() -> None:
+    for path in ("/proc/bcd/state", "/root-only/x"):
+        error = PermissionError(errno.EACCES, "Permission denied", path)
+        message = unusable(error).message
+        assert "run it as root" in message
+        assert "away" not in message
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0)
+        try:
+            with ordinary_user(), pytest.raises(BadConfiguration, match="run it as root") as caught:
+                claim(Path(folder) / "state")
+        finally:
+            os.chmod(folder, 0o700)
+    assert "away" not in caught.value.message

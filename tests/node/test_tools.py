@@ -63,7 +63,7 @@ async def test_holds_show_what_failed_and_exec_uses_what_stands(
     await gateway.until(lambda: len(gateway.said(Bound)) == 2)
     document = json.loads((await bcd(site, "holds", "-o", "json")).stdout)
     assert document["daemon"] is True
-    assert [hold["state"] for hold in document["holds"]] == ["stands", "stands", "failed"]
+    assert [hold["state"] for hold in document["holds"]] == ["bound", "bound", "failed"]
     assert document["holds"][2]["reason"] == "device-unhealthy"
     text = (await bcd(site, "holds")).stdout
     assert "  because  device-unhealthy: " in text
@@ -73,4 +73,4 @@ async def test_holds_show_what_failed_and_exec_uses_what_stands(
     assert (refused.returncode, "simulated host" in refused.stderr) == (1, True)
     assert await daemon.end() == 0
     document = json.loads((await bcd(site, "holds", "-o", "json")).stdout)
-    assert [hold["state"] for hold in document["holds"]] == ["stands", "stands"]
+    assert [hold["state"] for hold in document["holds"]] == ["bound", "bound"]

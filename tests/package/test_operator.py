@@ -22,5 +22,5 @@ def test_install_join_reserve_upgrade_and_remove_work_and_keep_the_hold(
         newer = next_version(deb, tmp_path)
         shutil.copy(newer, host.path("/root/newer") / newer.name.removeprefix("newer-"))
     said = booted.run(host, JOURNEY.read_text())
-    assert "1 of 1 holds stand" in said
+    assert "1 of 1 holds bound" in said
     assert "Traceback" not in said

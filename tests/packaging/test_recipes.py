@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bcd.model.assignment import slice_name
+from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.host.doctor.runtimes import _enable_cdi, _feature
 from tests.node.world import alloc_id, limits
 from tests.packaging.recipe import RECIPES, Recipes, exported
@@ -163,6 +165,20 @@ def test_a_container_without_its_hold_is_not_started(recipes: Recipes, name: str
     assert "bcd holds" in done.stderr
 
 
+@pytest.mark.parametrize("version", ["4.3.1", "4.9.3", "5.4.2"])
+def test_podman_before_5_is_not_asked_for_a_mig_instance(recipes: Recipes, version: str) -> None:
+    recipes.hold(1, 3)
+    path = recipes.folder / f"allocations/{alloc_id(1)}.env"
+    path.write_text(path.read_text().replace("bcd.dev/gpu=", "bcd.dev/gpu.mig="))
+    recipes.program("podman", f"echo podman version {version}")
+    done = recipes.run("run-in-hold", "podman", str(alloc_id(1)), "image")
+    if version[0] == "5":
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"podman {version} cannot read specs of MIG instances and slots" in done.stderr
+
+
 # Settings of others.
 
 
@@ -185,3 +201,25 @@ def test_slurms_lines_name_scripts_that_there_are() -> None:
     settings = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
     for key in ("Prolog", "TaskProlog", "Epilog"):
         assert (RECIPES / "slurm" / Path(settings[key]).name).exists()
+
+
+def test_the_example_of_a_slurmd_in_a_hold_is_its_lines_filled_in() -> None:
+    lines = (RECIPES / "slurm/slurmd-in-hold.conf").read_text().splitlines()
+    shown = [line.removeprefix("#   ") for line in lines if line.startswith("#   ")]
+    (slice_line, env_line) = shown
+    id_ = env_line.partition("allocations/")[2].removesuffix(".env")
+    assert is_allocation_id(id_)
+    assert slice_line == f"Slice={slice_name(AllocationId(id_))}"
+    for line in shown:
+        assert line.replace(id_, "ALLOCATION") in lines
+
+
+def test_the_packages_say_how_they_are_built() -> None:
+    for word in ("-h", "--help"):
+        done = subprocess.run(
+            [RECIPES.parent / "build-deb", word], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "packaging/build-deb OUT" in done.stdout
+        assert "SOURCE_DATE_EPOCH" in done.stdout
+        assert "set -" not in done.stdout

@@ -1,7 +1,10 @@
 """Credentials on disk: private, whole, and refused by name when they are not."""
 
+import errno
 import os
+import pwd
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -13,11 +16,14 @@ from bcd.signing.certificates import Role, to_pem
 from bcd.signing.keyfile import (
     CREDENTIALS,
     Credentials,
+    hand_over,
     load_credentials,
     prepare_folder,
     save_credentials,
+    unreadable,
 )
 from tests.authority import Authority
+from tests.closed import ordinary_user
 
 REMEDY = "run: bcd enroll"
 
@@ -160,3 +166,32 @@ def test_a_folder_that_cannot_take_credentials_is_named(tmp_path: Path) -> None:
     for folder in ("file", "file/state", "blocked"):
         with pytest.raises(BadConfiguration, match=rf"{folder}: cannot be written"):
             prepare_folder(tmp_path / folder)
+
+
+def test_a_file_of_somebody_else_is_named_with_its_owner_and_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "credentials.pem"
+    path.touch()
+    error = PermissionError(errno.EACCES, "Permission denied", str(path))
+    assert f"{path} is this user's own; its mode" in str(unreadable(path, error, "restore it"))
+    root = Path("/proc/1/mem")
+    with ordinary_user():
+        message = str(unreadable(root, error, "restore it"))
+    assert f"{root} belongs to root; run as that user, or as root" in message
+
+
+def test_a_file_of_root_in_a_services_own_folder_is_to_be_handed_over() -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "issuer.pem"
+        path.touch()
+        if os.geteuid() == 0:
+            os.chown(folder, 65534, 65534)
+        error = PermissionError(errno.EACCES, "Permission denied", str(path))
+        with ordinary_user():
+            owner = pwd.getpwuid(os.geteuid()).pw_name
+            message = str(unreadable(path, error, "restore it"))
+        if os.geteuid() == 0:
+            assert f"belongs to root; run as root: chown {owner}: {path}" in message
+            hand_over(Path(folder), path)
+            assert path.stat().st_uid == Path(folder).stat().st_uid == 65534
+        with ordinary_user():
+            assert "is this user's own" in str(unreadable(path, error, "restore it"))

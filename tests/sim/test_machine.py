@@ -4,18 +4,20 @@ import os
 import stat
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
-from bcd.model.errors import BadConfiguration
+from bcd.model.errors import BadConfiguration, Unavailable
 from bcd.node.host.facts import ProcSysHost
 from bcd.sim import machine as machines
 from bcd.sim.gpus import SimulatedGpus
-from bcd.sim.machine import build_machine
+from bcd.sim.machine import build_machine, profile_of
 from bcd.sim.profile import load_profile, profile_names, unit_uuid
 from tests.captured import DATA
+from tests.closed import ordinary_user
 
 
 def build(root: Path, profile: str = "dgx-h100", seed: str = "node1") -> machines.Machine:
@@ -183,3 +185,39 @@ def test_after_the_remedy_it_is_the_same_machine(tmp_path: Path) -> None:
 def test_profiles_are_plain_data(name: str) -> None:
     text = (Path(machines.__file__).parent / "profiles" / f"{name}.toml").read_text()
     assert msgspec.to_builtins(load_profile(name))["model"] == tomllib.loads(text)["model"]
+
+
+def test_the_machine_that_we_run_on_is_never_simulated(tmp_path: Path) -> None:
+    mark = '{"profile":"dgx-h100","seed":"s","hostname":"h"}'
+    for name, real in (("whole", "/"), ("part", "/proc")):
+        root = tmp_path / name
+        if real == "/":
+            root.symlink_to("/")
+        else:
+            root.mkdir()
+            (root / "proc").symlink_to(real)
+            (root / "sim.json").write_text(mark)
+        assert profile_of(root) is None
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/sim.json").write_text(mark)
+    assert profile_of(tmp_path / "made") == "dgx-h100"
+    assert profile_of(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"x" * 100_000])
+def test_a_mark_that_is_broken_is_not_taken_for_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "sim.json").write_bytes(content)
+    with pytest.raises(BadConfiguration, match=r"sim\.json is broken; restore it"):
+        profile_of(tmp_path)
+
+
+def test_a_mark_that_is_closed_to_this_user_is_not_taken_for_none() -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "sim.json").write_text("{}")
+        root.chmod(0)
+        try:
+            with ordinary_user(), pytest.raises(Unavailable, match="run it as root"):
+                profile_of(root)
+        finally:
+            root.chmod(0o700)

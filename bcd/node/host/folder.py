@@ -8,6 +8,8 @@ from bcd.durable import why
 from bcd.model.errors import BadConfiguration, BrokenFile, Unavailable
 from bcd.node.host.files import sweep
 
+_AS_ROOT = "run it as root"
+
 
 def claim(folder: Path) -> int:
     """Make the folder, keep every other daemon out of it, and clear half-written files away.
@@ -55,12 +57,19 @@ def unusable(error: OSError) -> BrokenFile:
     return BrokenFile(
         str(error.filename or "a file of bcd"),
         f"cannot be used ({why(error)})",
-        "holds are untouched; make room there, or move what is in its place away",
+        "holds are untouched; "
+        + (
+            _AS_ROOT
+            if isinstance(error, PermissionError)
+            else "make room there, or move what is in its place away"
+        ),
     )
 
 
 def _unusable(folder: Path, error: OSError) -> BadConfiguration:
+    remedy = "move what is there away, or set another folder"
+    if isinstance(error, PermissionError):
+        remedy = f"{_AS_ROOT}, or set another folder"
     return BadConfiguration(
-        f"paths.state: {error.filename or folder} cannot be used ({why(error)}); move what is there"
-        " away, or set another folder"
+        f"paths.state: {error.filename or folder} cannot be used ({why(error)}); {remedy}"
     )

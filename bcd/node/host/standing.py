@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from bcd.model.assignment import slice_name
+from bcd import durable
+from bcd.model.assignment import allocation_of_slice, slice_name
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi import MalformedSpec, parse_file_name, read_spec
 from bcd.node.hold import Hold, MalformedHold, env_file, maker, read_hold
-from bcd.node.host.files import read_own
 from bcd.node.settings import Paths
 
 SLICES = "sys/fs/cgroup/bcd.slice/bcd-alloc.slice"  # where systemd puts bcd-alloc-*.slice
-_PREFIX, _SUFFIX = "bcd-alloc-", ".slice"
 _MAX_SPEC_BYTES = 1 << 20
 _MAX_ENV_BYTES = 64 * 1024
 _MAX_PROCESSES = 16
@@ -42,9 +41,12 @@ class SliceFound:
 
 
 class Standing(StrEnum):
-    """How a hold stands: whole, with a part missing, unreadable, or released and not left."""
+    """How a hold stands: whole, with a part missing, unreadable, or released and not left.
 
-    STANDS = "stands"
+    A whole one is ``bound``, as the daemon's answers and metrics call it.
+    """
+
+    BOUND = "bound"
     INCOMPLETE = "incomplete"
     UNREADABLE = "unreadable"
     LINGERS = "lingers"
@@ -68,8 +70,9 @@ class StandingHold:
 def standing_holds(
     paths: Paths, slices: Mapping[AllocationId, SliceFound]
 ) -> tuple[StandingHold, ...]:
-    """Every allocation with a spec, an env file or a slice, by id; raises OSError for a folder.
+    """Every allocation with a spec, an env file or a slice, by id.
 
+    Raises OSError for a folder, and PermissionError for a file that is closed to this user.
     ``slices`` are those that exist, as ``cgroup_slices`` finds them.
     """
     specs: dict[AllocationId, list[tuple[str, bytes | None]]] = {}
@@ -112,7 +115,7 @@ def _standing(
         state = Standing.UNREADABLE
     else:
         problems += _missing(hold, made_by, id_ in envs, env, found)
-        state = Standing.INCOMPLETE if problems else Standing.STANDS
+        state = Standing.INCOMPLETE if problems else Standing.BOUND
     if broken and hold is not None:
         state = Standing.INCOMPLETE
     return StandingHold(
@@ -172,8 +175,10 @@ def _names(folder: Path) -> list[str]:
 
 def _content(path: Path, limit: int) -> bytes | None:
     try:
-        return read_own(path, limit)
-    except FileNotFoundError:
+        return durable.read_plain(path, limit, follow=False)
+    except PermissionError:
+        raise  # closed to this user, not broken
+    except OSError:
         return None
 
 
@@ -184,15 +189,15 @@ def cgroup_slices(root: Path) -> Mapping[AllocationId, SliceFound]:
     """
     found: dict[AllocationId, SliceFound] = {}
     for name in _names_or_none(root / SLICES):
-        id_ = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-        if not is_allocation_id(id_) or name != slice_name(AllocationId(id_)):
+        id_ = allocation_of_slice(name)
+        if id_ is None:
             continue
         folder = root / SLICES / name
         events = _text(folder / "cgroup.events")
         if events:
             empty = "populated 1" not in events.splitlines()
             runners = () if empty else tuple(_runners(root, folder))
-            found[AllocationId(id_)] = SliceFound(empty, runners)
+            found[id_] = SliceFound(empty, runners)
     return found
 
 

@@ -38,7 +38,7 @@ _LIFETIMES_MS = {
     Role.PLACER: 30 * DAY_MS,
     Role.COMMAND: 90 * DAY_MS,
 }
-_FOLDER = "ca"
+AUTHORITY = "ca"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +129,12 @@ def requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
 
 def has_authority(state: Path) -> bool:
     """Whether an installation has its CA."""
-    return (state / _FOLDER / CREDENTIALS).exists()
+    return (state / AUTHORITY / CREDENTIALS).exists()
 
 
 def create_authority(state: Path, domain: str, now_ms: int) -> Authority:
     """Make the CA of a new installation; raises BadConfiguration when there is one already."""
-    folder = state / _FOLDER
+    folder = state / AUTHORITY
     if has_authority(state):
         raise BadConfiguration(f"{folder} exists already: this placer has its CA")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -148,14 +148,14 @@ def create_authority(state: Path, domain: str, now_ms: int) -> Authority:
 def load_authority(state: Path, domain: str, *, backdate_ms: int = BACKDATE_MS) -> Authority:
     """Read the CA; raises BadConfiguration or BrokenFile with what to do."""
     try:
-        credentials = load_credentials(state / _FOLDER, "restore it from a backup")
+        credentials = load_credentials(state / AUTHORITY, "restore it from a backup")
     except FileNotFoundError as error:
         raise BadConfiguration(
-            f"{state / _FOLDER}: there is no CA; run: bcd-placer init"
+            f"{state / AUTHORITY}: there is no CA; run: bcd-placer init"
         ) from error
     if not is_ca_of(credentials.leaf, domain):
         raise BadConfiguration(
-            f"trust_domain: the CA in {state / _FOLDER} was made for another one than {domain!r};"
+            f"trust_domain: the CA in {state / AUTHORITY} was made for another one than {domain!r};"
             " set it back"
         )
     return Authority(credentials, domain, backdate_ms=backdate_ms)

@@ -23,7 +23,7 @@ from bcd.signing.keys import generate_key, key_from_pem, key_id, key_to_pem
 MAX_TOKEN_BYTES = 7 * 1024
 MAX_LIFETIME_MS = 366 * DAY_MS
 _AUDIENCE = "bcd-placer"
-_FILE = "issuer.pem"
+ISSUER_KEY = "issuer.pem"
 _REMEMBERED = 4096
 _REMEMBER_S = 60.0
 
@@ -138,17 +138,17 @@ def _caller(claims: Mapping[str, Any]) -> Caller:
 
 def has_issuer_key(state: Path) -> bool:
     """Whether an installation has its issuer's key."""
-    return (state / _FILE).exists()
+    return (state / ISSUER_KEY).exists()
 
 
 def create_issuer_key(state: Path) -> None:
     """Make the key of a new installation."""
-    replace_file(state / _FILE, key_to_pem(generate_key()))
+    replace_file(state / ISSUER_KEY, key_to_pem(generate_key()))
 
 
 def load_issuer(state: Path, domain: str) -> Issuer:
     """Read the issuer's key; raises BadConfiguration or BrokenFile with what to do."""
-    path = state / _FILE
+    path = state / ISSUER_KEY
     try:
         mode = path.stat().st_mode
         key = key_from_pem(path.read_bytes())

@@ -7,14 +7,15 @@ from pathlib import Path
 from bcd.durable import replace_file
 from bcd.model.errors import BadConfiguration
 from bcd.placer.pki.authority import (
+    AUTHORITY,
     Authority,
     create_authority,
     has_authority,
     load_authority,
 )
-from bcd.placer.pki.issuer import Issuer, create_issuer_key, has_issuer_key, load_issuer
+from bcd.placer.pki.issuer import ISSUER_KEY, Issuer, create_issuer_key, has_issuer_key, load_issuer
 from bcd.signing.certificates import BACKDATE_MS, is_trust_domain, to_pem
-from bcd.signing.keyfile import unwritable
+from bcd.signing.keyfile import CREDENTIALS, hand_over, unwritable
 
 CA_FILE = "ca.pem"
 
@@ -30,7 +31,8 @@ class Secrets:
 def init_state(state: Path, domain: str) -> Secrets:
     """Make the secrets of a new installation, and ``ca.pem`` for clients to trust.
 
-    One that was interrupted is completed. Raises BadConfiguration when all exist already or the
+    One that was interrupted is completed. What root makes is the folder's owner's, as whom the
+    unit runs. Raises BadConfiguration when all exist already or the
     trust domain is no such thing.
     """
     if not is_trust_domain(domain):
@@ -46,6 +48,8 @@ def init_state(state: Path, domain: str) -> Secrets:
         authority = load_authority(state, domain)
         replace_file(state / CA_FILE, to_pem([authority.certificate]), mode=0o644)
         create_issuer_key(state)
+        made = (AUTHORITY, f"{AUTHORITY}/{CREDENTIALS}", CA_FILE, ISSUER_KEY)
+        hand_over(state, *(state / name for name in made))
     except OSError as error:
         raise unwritable(state, error) from error
     return Secrets(authority, load_issuer(state, domain))

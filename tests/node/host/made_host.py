@@ -112,9 +112,15 @@ class MadeHost:
         """Other settings of specs."""
         self.settings = Settings(gateway=SETTINGS.gateway, cdi=settings)
 
-    def hold(self, number: int, booked: Limits | None = None) -> Hold:
+    def hold(
+        self,
+        number: int,
+        booked: Limits | None = None,
+        device_class: DeviceClass = DeviceClass.GPU,
+    ) -> Hold:
         """A hold of one GPU as the daemon leaves it: spec, env file, and a slice for limits."""
-        device = AssignedDevice(f"GPU-{number}", DeviceClass.GPU)
+        slot = "::0" if device_class is DeviceClass.SLOT else ""
+        device = AssignedDevice(f"GPU-{number}{slot}", device_class)
         hold = Hold(alloc_id(number), (device,), booked)
         for spec in render(hold, snapshot(), node_id(), annotate=False) or ():
             (self.paths.cdi / spec.name).write_bytes(spec.content)
@@ -150,7 +156,7 @@ class MadeHost:
         fields = {name: getattr(TOLD, name) for name in Told.__slots__}
         self.changes["daemon"] = Told(**(fields | changes))
 
-    def patient(self) -> Patient:
+    def patient(self, **changes: Any) -> Patient:
         """What the doctor looks at."""
         text = "".join(f"{key}={value}\n" for key, value in self.unit.items())
         self.write("made/bcd.service", text)
@@ -164,4 +170,4 @@ class MadeHost:
             "dial": lambda _: "",
             "has_module": lambda _: True,
         }
-        return Patient(**(fields | self.changes))
+        return Patient(**(fields | self.changes | changes))

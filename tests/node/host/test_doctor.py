@@ -2,15 +2,17 @@
 
 import os
 import socket
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from bcd.model.device import DeviceClass
 from bcd.model.report import Failed
 from bcd.model.units import DAY_MS, HOUR_MS
-from bcd.node.host.doctor import runtimes
+from bcd.node.host.doctor import runtimes, system
 from bcd.node.host.doctor.examine import CHECKS, examine
 from bcd.node.host.doctor.finding import Finding, Level
 from bcd.node.host.doctor.patient import NvmlAnswer, Patient, dial, free_bytes, told
@@ -18,6 +20,7 @@ from bcd.node.identity import save_identity
 from bcd.node.settings import CdiSettings
 from bcd.signing.certificates import Role
 from tests.authority import Authority
+from tests.closed import ordinary_user
 from tests.node.host.made_host import VERSION, MadeHost
 from tests.node.world import limits, node_id
 
@@ -70,6 +73,11 @@ def lingering(host: MadeHost) -> None:
     host.spec(1).unlink()
     host.env(1).unlink()
     host.run_in_slice(1, (77, "python3"))
+
+
+def mig_with_podman_4(host: MadeHost) -> None:
+    host.program("podman", "echo podman version 4.9.3")
+    host.told(classes=frozenset({"gpu", "gpu.mig"}))
 
 
 FAULTS: list[tuple[str, Level, Fault, str]] = [
@@ -184,6 +192,7 @@ FAULTS: list[tuple[str, Level, Fault, str]] = [
         lambda h: h.program("podman", "echo podman version 4.3.1"),
         'annotations = "never"',
     ),
+    ("podman", Level.WARNING, mig_with_podman_4, "podman 5"),
     (
         "containerd",
         Level.FAILED,
@@ -357,6 +366,99 @@ def test_podman_of_debian_12_is_fine_without_annotations(host: MadeHost) -> None
     host.program("podman", "echo podman version 4.3.1")
     host.cdi(CdiSettings(annotations="never"))
     assert findings(host)["podman"].level is Level.OK
+
+
+def test_podman_4_cannot_read_a_standing_hold_of_a_slot_whatever_the_settings_say(
+    host: MadeHost,
+) -> None:
+    host.program("podman", "echo podman version 4.3.1")
+    host.cdi(CdiSettings(annotations="never"))
+    host.hold(2, device_class=DeviceClass.SLOT)
+    found = findings(host)["podman"]
+    assert found.level is Level.WARNING
+    assert "specs of gpu.slot (CDI 0.6)" in found.found
+
+
+def test_what_must_start_later_is_what_the_unit_says() -> None:
+    unit = (Path(__file__).parents[3] / "systemd/bcd.service").read_text()
+    lines = [line.removeprefix("Before=") for line in unit.splitlines() if "Before=" in line]
+    assert sorted(system.MANAGERS) == sorted(" ".join(lines).split())
+
+
+# What this user may not look at.
+
+
+@pytest.fixture
+def visited() -> Iterator[MadeHost]:
+    """A host that an ordinary user may walk through; close what it must not read, and look."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        host = MadeHost(Path(folder) / "root")
+        host.paths.state.chmod(0o755)  # so that what lies in it can be closed alone
+        yield host
+
+
+CLOSED = [
+    ("var/lib", "state-folder"),
+    ("var/lib", "state-room"),
+    ("var/lib", "key"),
+    ("var/lib/bcd/credentials.pem", "enrolled"),
+    ("var/lib/bcd/credentials.pem", "certificate"),
+    ("var/lib/bcd/credentials.pem", "clock"),
+    ("etc", "cdi-folder"),
+    ("etc/cdi", "foreign-specs"),
+    ("etc/cdi/other.json", "foreign-specs"),
+    ("etc/cdi", "holds"),
+    ("run/bcd/allocations", "holds"),
+    ("run/bcd", "env-folder"),
+    ("proc/1/comm", "init"),
+    ("run/nvidia-persistenced", "persistence"),
+    ("dev", "device-nodes"),
+    ("etc/containerd/config.toml", "containerd"),
+    ("etc/docker/daemon.json", "docker"),
+]
+
+
+@pytest.mark.parametrize(("path", "name"), CLOSED)
+def test_what_is_closed_to_this_user_is_no_fault_of_the_host(
+    visited: MadeHost, path: str, name: str
+) -> None:
+    host = visited
+    host.write("etc/cdi/other.json", "{}")
+    host.write("etc/docker/daemon.json", "{}")
+    closed = host.root / path
+    patient = host.patient(free_bytes=free_bytes)
+    mode = closed.stat().st_mode
+    closed.chmod(0)
+    try:
+        with ordinary_user():
+            found = {finding.name: finding for finding in examine(patient)}
+    finally:
+        closed.chmod(mode)
+    assert found[name].level is Level.SKIPPED
+    assert "run it as root" in found[name].found
+    red = {key for key, finding in found.items() if finding.level is Level.FAILED}
+    # The modes of folders are of this test's making.
+    assert red <= {"state-folder", "cdi-folder", "env-folder"}
+
+
+def test_a_socket_that_is_closed_to_this_user_does_not_mean_that_no_daemon_runs(
+    host: MadeHost,
+) -> None:
+    host.changes |= {"daemon": "may not be opened by this user; run it as root", "closed": True}
+    found = findings(host)
+    for name in ("daemon", "session"):
+        assert found[name].level is Level.SKIPPED
+        assert "run it as root" in found[name].found
+    assert found["ready"].level is Level.OK
+
+
+def test_a_link_of_others_into_the_folder_of_specs_is_followed_as_readers_do(
+    host: MadeHost,
+) -> None:
+    mine = host.write("opt/mine.json", '{"kind": "bcd.dev/gpu"}')
+    (host.paths.cdi / "mine.json").symlink_to(mine)
+    assert findings(host)["foreign-specs"].level is Level.FAILED
 
 
 def test_a_daemon_run_by_hand_is_not_asked_of_systemd(host: MadeHost) -> None:

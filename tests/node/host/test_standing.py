@@ -32,7 +32,7 @@ def only(host: MadeHost) -> StandingHold:
 
 def test_a_whole_hold_stands_with_all_that_belongs_to_it(host: MadeHost) -> None:
     hold = only(host)
-    assert (hold.state, hold.problems, hold.node_id) == (Standing.STANDS, (), node_id())
+    assert (hold.state, hold.problems, hold.node_id) == (Standing.BOUND, (), node_id())
     assert hold.specs == (f"bcd-{alloc_id(1)}.json",)
     assert hold.env_file == str(host.env(1))
     assert hold.slice == f"bcd-alloc-{alloc_id(1)}.slice"
@@ -44,7 +44,7 @@ def test_a_whole_hold_stands_with_all_that_belongs_to_it(host: MadeHost) -> None
 
 def test_a_hold_without_limits_needs_no_slice(host: MadeHost) -> None:
     host.hold(2)
-    assert [hold.state for hold in holds(host)] == [Standing.STANDS] * 2
+    assert [hold.state for hold in holds(host)] == [Standing.BOUND] * 2
     assert holds(host)[1].slice == ""
 
 
@@ -86,7 +86,7 @@ def test_a_broken_spec_is_named_and_hides_no_other_hold(host: MadeHost, content:
     first, second = holds(host)
     assert first.state is Standing.UNREADABLE
     assert str(host.spec(1)) in first.problems[0]
-    assert second.state is Standing.STANDS
+    assert second.state is Standing.BOUND
 
 
 def test_what_is_no_plain_file_is_not_followed(host: MadeHost) -> None:

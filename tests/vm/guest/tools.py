@@ -73,7 +73,7 @@ def who_is_left_in_a_slice_is_named(hold: Hold) -> None:
         documents = json.loads(_bcd("holds", "-o", "json").stdout)["holds"]
         it.terminate()
     [mine] = [each for each in documents if each["allocationId"] == str(hold.id)]
-    assert mine["state"] == "stands", mine
+    assert mine["state"] == "bound", mine
     assert "sleep" in [each["command"] for each in mine["slice"]["processes"]]
 
 

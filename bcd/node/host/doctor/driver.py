@@ -59,6 +59,8 @@ def _library_versions(patient: Patient) -> Iterator[str]:
     for folder in FOLDERS:
         try:
             names = os.listdir(patient.at(f"{root}/{folder}" if root else folder))
+        except PermissionError:
+            raise
         except OSError:
             continue
         yield from (match[1] for name in names if (match := _LIBRARY.match(name)))
@@ -149,6 +151,8 @@ def _number(patient: Patient, name: str) -> str | None:
     """``major:minor`` of a character device below ``/dev``; None where there is none."""
     try:
         found = os.stat(patient.at(f"dev/{name}"))
+    except PermissionError:
+        raise
     except OSError:
         return None
     if not stat.S_ISCHR(found.st_mode):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bcd.node.host.doctor import driver, link, own, places, runtimes, system
-from bcd.node.host.doctor.finding import Answer, Finding, Level
+from bcd.node.host.doctor.finding import Answer, Finding, Level, for_root
 from bcd.node.host.doctor.patient import Patient
 
 
@@ -45,10 +45,10 @@ CHECKS = (
     _real("fail-closed", system.fail_closed, "nothing may run unlimited after a reboot"),
     _real("fail-closed-loaded", system.fail_closed_loaded, "nothing may run unlimited"),
     _any("daemon", system.daemon, "it binds and releases; what is held stays without it"),
-    _any("ready", system.ready, "workload managers wait for it"),
-    _any("enabled", system.enabled, "after a reboot it makes every hold stand again"),
-    _any("watchdog", system.watchdog, "a daemon that hangs is started again"),
-    _any("order", system.order, "a workload must not start before its hold stands again"),
+    _real("ready", system.ready, "workload managers wait for it"),
+    _real("enabled", system.enabled, "after a reboot it makes every hold stand again"),
+    _real("watchdog", system.watchdog, "a daemon that hangs is started again"),
+    _real("order", system.order, "a workload must not start before its hold stands again"),
     _any("gateway", link.gateway, "desired states and reports go through it"),
     _any("session", link.session, "desired states and reports go through it"),
     _real("driver", driver.driver, "there are no GPUs without it"),
@@ -65,13 +65,20 @@ CHECKS = (
 )
 
 
+def _looked(check: Check, patient: Patient) -> Answer:
+    try:
+        return check.look(patient)
+    except PermissionError as error:
+        return for_root(error.filename or "what it looks at")
+
+
 def examine(patient: Patient) -> Iterator[Finding]:
     """What every check finds, as each is done."""
     for check in CHECKS:
         if check.real and patient.profile is not None:
             answer = Answer(Level.SIMULATED, f"the hardware is {patient.profile}, simulated")
         else:
-            answer = check.look(patient)
+            answer = _looked(check, patient)
         yield Finding(
             name=check.name,
             level=answer.level,

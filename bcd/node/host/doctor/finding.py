@@ -43,6 +43,11 @@ def skipped(because: str) -> Answer:
     return Answer(Level.SKIPPED, because)
 
 
+def for_root(name: object) -> Answer:
+    """Closed to this user, which says nothing about the host."""
+    return skipped(f"{name} is closed to this user; run it as root")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One line of the doctor: the check's name, its answer, and why it matters."""

@@ -1,6 +1,6 @@
 """Checks of the way to the gateway."""
 
-from bcd.node.host.doctor.finding import Answer, failed, ok, skipped
+from bcd.node.host.doctor.finding import Answer, failed, for_root, ok, skipped
 from bcd.node.host.doctor.patient import Patient
 
 
@@ -19,6 +19,8 @@ def gateway(patient: Patient) -> Answer:
 
 def session(patient: Patient) -> Answer:
     """Desired states come, and reports go, by a session only."""
+    if patient.closed:
+        return for_root(patient.paths.socket)
     if isinstance(patient.daemon, str):
         return skipped("no daemon answers")
     if patient.daemon.connected:

@@ -6,7 +6,7 @@ from pathlib import Path
 from bcd.durable import why
 from bcd.model.errors import BrokenFile
 from bcd.model.units import HOUR_MS, MINUTE_MS
-from bcd.node.host.doctor.finding import Answer, Level, failed, ok, skipped, warning
+from bcd.node.host.doctor.finding import Answer, Level, failed, for_root, ok, skipped, warning
 from bcd.node.host.doctor.patient import Patient, Told
 from bcd.signing.certificates import OFFLINE_GRACE_MS, WORKLOAD_ROLES, spiffe_id, validity_ms
 from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials
@@ -25,6 +25,8 @@ def state_folder(patient: Patient) -> Answer:
 def _folder_mode(path: Path, forbidden: int, mode: str) -> Answer:
     try:
         found = path.stat().st_mode
+    except PermissionError:
+        return for_root(path)
     except OSError as error:
         return failed(f"{path}: {why(error)}", f"install -d -m {mode} {path}")
     if not stat.S_ISDIR(found):
@@ -40,7 +42,7 @@ def key(patient: Patient) -> Answer:
     try:
         mode = path.stat().st_mode & 0o777
     except PermissionError:
-        return skipped(f"{path} may be looked at by root only; run it as root")
+        return for_root(path)
     except OSError:
         return skipped(_NOT_ENROLLED)
     return failed(f"{path}: mode {mode:o}", f"chmod 600 {path}") if mode & 0o077 else ok(str(path))
@@ -69,7 +71,7 @@ def _credentials(patient: Patient) -> Credentials | Answer:
         return failed(f"{path}: this host is not enrolled", _JOIN)
     except (BrokenFile, OSError) as error:
         if isinstance(error.__cause__ or error, PermissionError):
-            return skipped(f"{path} may be read by root only; run it as root")
+            return for_root(path)
         return failed(str(error), f"mv {path} {path}.old; {_JOIN}")
 
 
@@ -77,7 +79,7 @@ def certificate(patient: Patient) -> Answer:
     """It is renewed at half its life; a quarter of its life later something is wrong."""
     found = _credentials(patient)
     if isinstance(found, Answer):
-        return skipped(_NOT_ENROLLED)
+        return found if found.level is Level.SKIPPED else skipped(_NOT_ENROLLED)
     since_ms, until_ms = validity_ms(found.leaf)
     left_ms = until_ms - patient.now_ms
     if left_ms <= -OFFLINE_GRACE_MS:
@@ -99,7 +101,7 @@ def clock(patient: Patient) -> Answer:
     """Against the certificate, and against the daemon's own files: no clock runs backwards."""
     found = _credentials(patient)
     if isinstance(found, Answer):
-        return skipped(_NOT_ENROLLED)
+        return found if found.level is Level.SKIPPED else skipped(_NOT_ENROLLED)
     fix = "timedatectl set-ntp true; timedatectl status"
     if patient.now_ms < validity_ms(found.leaf)[0]:
         return failed("before the certificate was issued", fix)
@@ -116,6 +118,8 @@ def room(patient: Patient) -> Answer:
     path = patient.paths.state
     try:
         free = patient.free_bytes(path)
+    except PermissionError:
+        return for_root(path)
     except OSError:
         return skipped(f"{path} cannot be looked at")
     found, fix = f"{free >> 20} MiB left at {path}", f"make room there: df -hi {path}"

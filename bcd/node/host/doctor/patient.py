@@ -64,8 +64,9 @@ class _Host(msgspec.Struct, frozen=True, rename="camel"):
     driver_version: str = ""
 
 
-class _Device(msgspec.Struct, frozen=True):
+class _Device(msgspec.Struct, frozen=True, rename="camel"):
     gpu: str
+    device_class: str = ""
 
 
 class _Inventory(msgspec.Struct, frozen=True):
@@ -75,13 +76,17 @@ class _Inventory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the running daemon says. ``conditions`` are messages by type, the first of each."""
+    """What the running daemon says. ``conditions`` are messages by type, the first of each.
+
+    ``classes`` are those of the devices in its inventory, such as ``gpu.mig``.
+    """
 
     connected: bool
     problem: str
     conditions: Mapping[str, str]
     driver_version: str
     gpus: int
+    classes: frozenset[str] = frozenset()
 
 
 def told(status: Any, inventory: Any) -> Told | str:
@@ -97,6 +102,7 @@ def told(status: Any, inventory: Any) -> Told | str:
         conditions={c.type: c.message for c in reversed(said.conditions)},
         driver_version=has.host.driver_version,
         gpus=len({device.gpu for device in has.devices}),
+        classes=frozenset(device.device_class for device in has.devices),
     )
 
 
@@ -123,13 +129,17 @@ def has_module(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patient:
-    """The host; ``daemon`` is a sentence where none answers, ``profile`` None on real hardware."""
+    """The host; ``daemon`` is a sentence where none answers, ``profile`` None on real hardware.
+
+    ``closed``: whether a daemon answers cannot be said, since its socket is not for this user.
+    """
 
     settings: Settings
     paths: Paths
     profile: str | None
     slices: Mapping[AllocationId, SliceFound]
     daemon: Told | str
+    closed: bool = False
     nvml: Nvml | None = None
     free_bytes: Callable[[Path], int] = free_bytes
     dial: Callable[[str], str] = dial
@@ -141,10 +151,12 @@ class Patient:
         return self.paths.root / path
 
     def text(self, path: str) -> str:
-        """A small file's content, empty where it cannot be read."""
+        """A small file's content, empty where there is none; raises PermissionError."""
         try:
             with self.at(path).open("rb") as file:
                 return file.read(_MAX_TEXT_BYTES).decode(errors="replace")
+        except PermissionError:
+            raise
         except OSError:
             return ""
 

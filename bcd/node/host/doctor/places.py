@@ -5,11 +5,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from bcd.durable import why
+from bcd.durable import read_plain, why
 from bcd.node.cdi import VENDOR, parse_file_name
-from bcd.node.host.doctor.finding import Answer, failed, ok, skipped
+from bcd.node.host.doctor.finding import Answer, failed, for_root, ok, skipped
 from bcd.node.host.doctor.patient import Patient
-from bcd.node.host.files import read_own
 from bcd.node.host.standing import Standing, standing_holds
 
 _SUFFIXES = (".json", ".yaml")  # what readers of CDI load
@@ -29,6 +28,8 @@ def env_folder(patient: Patient) -> Answer:
 def _open_folder(path: Path) -> Answer:
     try:
         mode = path.stat().st_mode
+    except PermissionError:
+        return for_root(path)
     except OSError as error:
         return failed(f"{path}: {why(error)}", f"install -d -m 755 {path}")
     if not stat.S_ISDIR(mode):
@@ -42,22 +43,35 @@ def _open_folder(path: Path) -> Answer:
 
 def foreign(patient: Patient) -> Answer:
     """A name that stands in two files resolves for nobody, or to the wrong one."""
-    paths = list(_foreign(patient))
-    if not paths:
-        return ok(f"no other file names {VENDOR} devices")
-    return failed(f"{paths[0]} names {VENDOR} devices", f"mv {paths[0]} {paths[0]}.off")
+    closed: list[Path] = []
+    try:
+        paths = list(_foreign(patient, closed))
+    except PermissionError as error:
+        return for_root(error.filename)
+    except OSError as error:
+        return skipped(f"{error.filename} cannot be read ({why(error)})")
+    if paths:
+        return failed(f"{paths[0]} names {VENDOR} devices", f"mv {paths[0]} {paths[0]}.off")
+    return for_root(closed[0]) if closed else ok(f"no other file names {VENDOR} devices")
 
 
-def _foreign(patient: Patient) -> Iterator[Path]:
+def _foreign(patient: Patient, closed: list[Path]) -> Iterator[Path]:
+    """Files of others with our names in them; raises OSError for a folder that is there.
+
+    ``closed`` gets those that this user may not read.
+    """
     for folder in (patient.paths.cdi, patient.paths.cdi_dynamic):
         own = folder == patient.paths.cdi
         for path in _files(folder):
             if path.suffix not in _SUFFIXES or (own and parse_file_name(path.name)):
                 continue
             try:
-                content = read_own(path, _MAX_FOREIGN_BYTES) or b""
-            except FileNotFoundError:
+                content = read_plain(path, _MAX_FOREIGN_BYTES)  # readers of CDI follow links, too
+            except PermissionError:
+                closed.append(path)
                 continue
+            except OSError:
+                continue  # gone, or nothing that a reader of CDI takes
             if f"{VENDOR}/".encode() in content:
                 yield path
 
@@ -65,7 +79,7 @@ def _foreign(patient: Patient) -> Iterator[Path]:
 def _files(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
-    except OSError:
+    except FileNotFoundError:
         return []
 
 
@@ -73,6 +87,8 @@ def holds(patient: Patient) -> Answer:
     """Every spec can be read and has its env file and its slice."""
     try:
         found = standing_holds(patient.paths, patient.slices)
+    except PermissionError as error:
+        return for_root(error.filename)
     except OSError as error:
         return skipped(f"{error.filename} cannot be read ({why(error)})")
     # An empty slice that is left is stopped with the daemon's next pass.

@@ -1,9 +1,10 @@
 """Checks of container runtimes: whether they read the specs of holds.
 
 podman 4.3.1 takes CDI up to 0.5.0 and no annotations, 5.4.2 up to 0.8.0 with them; containerd
-1.6.20 drops CDI devices without a word (all three measured). containerd 1.7 reads them when
-``enable_cdi`` is set, and 2.0 by default; Docker from 25.0 with a feature flag, from 28.2 by
-default (moby/moby pull request 49963).
+1.6.20 drops CDI devices without a word (all three measured). Annotations, and classes with a dot
+in their name, need CDI 0.6.0, whatever the settings say of annotations. containerd 1.7 reads
+specs when ``enable_cdi`` is set, and 2.0 by default; Docker from 25.0 with a feature flag, from
+28.2 by default (moby/moby pull request 49963).
 """
 
 import json
@@ -12,11 +13,13 @@ import tomllib
 from typing import Any
 
 from bcd.node.host.doctor.finding import Answer, failed, ok, warning
-from bcd.node.host.doctor.patient import Patient
+from bcd.node.host.doctor.patient import Patient, Told
+from bcd.node.host.standing import standing_holds
 
 _VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?")
 _CONTAINERD = "etc/containerd/config.toml"
 _DOCKER = "etc/docker/daemon.json"
+_CDI_0_6 = (5, 0, 0)  # the first podman that is known to read it
 _ABSENT = "not installed"
 
 
@@ -27,12 +30,28 @@ def podman(patient: Patient) -> Answer:
         return ok(_ABSENT)
     if version < (4, 1, 0):
         return failed(f"{_dotted(version)} reads no CDI", "install podman 4.1 or newer")
+    dotted = _dotted_classes(patient) if version < _CDI_0_6 else []
+    if dotted:
+        return warning(
+            f"{_dotted(version)} cannot read specs of {' and '.join(dotted)} (CDI 0.6), which this"
+            " host has",
+            "install podman 5 or newer, or book whole GPUs for containers of podman here",
+        )
     if version < (4, 4, 0) and patient.settings.cdi.annotations == "always":
         return warning(
             f"{_dotted(version)} refuses specs with annotations, which holds with limits have",
             'set annotations = "never" in [cdi] of the settings; then: systemctl reload bcd',
         )
     return ok(f"{_dotted(version)} reads CDI")
+
+
+def _dotted_classes(patient: Patient) -> list[str]:
+    """The classes with a dot that this host has to give, or holds."""
+    found = set(patient.daemon.classes) if isinstance(patient.daemon, Told) else set()
+    for standing in standing_holds(patient.paths, patient.slices):
+        if standing.hold is not None:
+            found |= {str(device.device_class) for device in standing.hold.devices}
+    return sorted(name for name in found if "." in name)
 
 
 def containerd(patient: Patient) -> Answer:

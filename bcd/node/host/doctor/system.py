@@ -2,7 +2,7 @@
 
 import re
 
-from bcd.node.host.doctor.finding import Answer, failed, ok, skipped, warning
+from bcd.node.host.doctor.finding import Answer, failed, for_root, ok, skipped, warning
 from bcd.node.host.doctor.patient import Patient
 
 _UNITS = (
@@ -16,18 +16,21 @@ _DROPIN = "bcd-alloc-.slice.d"
 _UNIT = "bcd.service"
 # A slice that no allocation has; asking for it loads its drop-ins and starts nothing.
 _PROBE = "bcd-alloc-doctor.slice"
-# What starts workloads; the daemon must be ready before.
+# What starts workloads; the daemon must be ready before. All that the unit has in Before=.
 MANAGERS = (
-    "slurmd.service",
-    "kubelet.service",
     "containerd.service",
     "docker.service",
     "crio.service",
-    "nomad.service",
+    "kubelet.service",
+    "slurmd.service",
+    "podman.service",
+    "podman-restart.service",
+    "podman-auto-update.service",
+    "podman.socket",
     "k3s.service",
     "k3s-agent.service",
     "rke2-agent.service",
-    "podman-restart.service",
+    "nomad.service",
 )
 _NO_DROPIN = "a slice would run unlimited until the daemon gives it its limits"
 
@@ -108,14 +111,20 @@ def pystemd(patient: Patient) -> Answer:
     if patient.has_module("pystemd"):
         return ok("can be imported")
     return failed(
-        "pystemd is not installed", "pip install 'better-compute[systemd]', or install the package"
+        "pystemd is not installed",
+        "pip install '/path/to/better-compute[systemd]', or install the package",
     )
 
 
 def daemon(patient: Patient) -> Answer:
     """Nothing binds or releases without it; what is held stays."""
+    if patient.closed:
+        return for_root(patient.paths.socket)
     if isinstance(patient.daemon, str):
-        return failed(patient.daemon, f"systemctl start {_UNIT}; journalctl -u {_UNIT} -n 50")
+        fix = f"systemctl start {_UNIT}; journalctl -u {_UNIT} -n 50"
+        if patient.profile is not None:
+            fix = f"bcd run --sim {patient.profile}, with these settings"
+        return failed(patient.daemon, fix)
     problem = patient.daemon.conditions.get("PassFailed")
     return ok("answers") if problem is None else failed(f"its passes fail: {problem}", "bcd status")
 
@@ -132,8 +141,10 @@ def _unit(patient: Patient, *properties: str) -> dict[str, str] | Answer:
 def ready(patient: Patient) -> Answer:
     """systemd hears READY when every hold stands."""
     found = _unit(patient, "ActiveState", "SubState")
-    if isinstance(found, Answer) or isinstance(patient.daemon, str):
-        return found if isinstance(found, Answer) else skipped("no daemon answers")
+    if isinstance(found, Answer):
+        return found
+    if isinstance(patient.daemon, str) and not patient.closed:
+        return skipped("no daemon answers")
     state = f"{found.get('ActiveState')} ({found.get('SubState')})"
     if found.get("ActiveState") == "active":
         return ok(state)

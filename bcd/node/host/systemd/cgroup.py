@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bcd.model.assignment import Limits, slice_name
-from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.model.assignment import Limits, allocation_of_slice, slice_name
+from bcd.model.ids import AllocationId
 from bcd.node.limits import canonical
 from bcd.node.ports import SliceState
 
 _MAX_BYTES = 64 * 1024
-_PREFIX, _SUFFIX = "bcd-alloc-", ".slice"
 _PARENTS = ("bcd.slice", "bcd.slice/bcd-alloc.slice")
 _PERIOD_US = 100_000
 _GIB = 1 << 30
@@ -169,9 +168,9 @@ class Cgroups:
         except OSError:
             return
         for name in names:
-            id_ = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-            if name == f"{_PREFIX}{id_}{_SUFFIX}" and is_allocation_id(id_):
-                yield AllocationId(id_)
+            id_ = allocation_of_slice(name)
+            if id_ is not None:
+                yield id_
 
 
 _READ = frozenset(wanted_files(Limits(cpu_millis=0, memory_bytes=0, hugepages_1gi=0), frozenset()))
