@@ -12,7 +12,9 @@ from bcd.node.host.standing import (
     standing_holds,
     unlimited,
 )
+from bcd.node.host.systemd.tree import Cleared, remove_below
 from tests.node.host.made_host import MadeHost
+from tests.node.host.systemd.test_tree import nest
 from tests.node.world import alloc_id, limits, node_id
 
 
@@ -54,6 +56,16 @@ def test_who_runs_in_a_slice_is_named_however_deep(host: MadeHost) -> None:
     assert found is not None
     assert not found.empty
     assert found.runners == (Runner(41, "python3"), Runner(42, "torch"))
+
+
+def test_a_thousand_nested_control_groups_hide_no_process(host: MadeHost) -> None:
+    host.run_in_slice(1, (41, "python3"))
+    nested = host.root / host.slice(1) / "run-1.scope"
+    nest(nested, 1100)
+    found = only(host).found
+    assert found is not None
+    assert found.runners == (Runner(41, "python3"),)
+    assert remove_below(nested) is Cleared.NONE_LEFT
 
 
 def test_a_released_hold_with_processes_lingers(host: MadeHost) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bcd.model.assignment import Limits, slice_name
 from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.node.host.systemd.tree import Cleared, remove_below
 from bcd.node.limits import canonical
 from bcd.node.ports import SliceState
 
@@ -23,6 +24,7 @@ _GIB = 1 << 30
 _UNLIMITED = "max"
 _PAGES = re.compile(r"hugepages-([0-9]{1,9})kB\Z")
 _GIB_PAGES = "hugetlb.1GB.max"
+_DESCENDANTS = re.compile(r"^nr_descendants ([0-9]{1,9})$", re.MULTILINE)
 # What a file stands for that the kernel does not have: controllers that nobody turned on limit
 # nothing, and a kernel without swap accounting has no swap to forbid.
 _ABSENT = {
@@ -143,6 +145,21 @@ class Cgroups:
     def allow_children(self, id_: AllocationId) -> None:
         """The opposite; raises OSError."""
         _write(self._path(id_) / "cgroup.max.descendants", _UNLIMITED)
+
+    def clear(self, id_: AllocationId) -> Cleared:
+        """Remove every control group below the slice; raises OSError when that is not there.
+
+        Where new ones are forbidden, no process is in any afterwards nor on its way into one.
+        """
+        cleared = remove_below(self._path(id_))
+        if cleared is Cleared.NONE_LEFT and self._descendants(id_):
+            return Cleared.LEFT
+        return cleared
+
+    def _descendants(self, id_: AllocationId) -> int:
+        """How many the kernel counts below the slice."""
+        match = _DESCENDANTS.search(_read(str(self._path(id_) / "cgroup.stat")))
+        return int(match[1]) if match is not None else 0
 
     def remove(self, id_: AllocationId) -> None:
         """Remove the folder that systemd left; fails, unheard, while anything is in it."""

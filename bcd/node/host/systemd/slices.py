@@ -20,6 +20,7 @@ from bcd.model.report import Failed, FailureReason
 from bcd.node.cdi import file_name
 from bcd.node.host.systemd.cgroup import Cgroups
 from bcd.node.host.systemd.conversation import Property, SystemdUnits, properties_of
+from bcd.node.host.systemd.tree import Cleared
 from bcd.node.limits import enforced
 from bcd.node.ports import SliceState
 
@@ -72,6 +73,7 @@ class SystemdSlices:
         self._units: Units = units if units is not None else SystemdUnits(root)
         self._cgroups = Cgroups(root)
         self._settle_s = settle_s
+        self._stuck: set[tuple[str, AllocationId]] = set()
 
     def problem(self) -> str:
         """Why this host cannot enforce limits, and what to do; empty when it can."""
@@ -94,7 +96,9 @@ class SystemdSlices:
 
     def read(self) -> Mapping[AllocationId, SliceState]:
         """Every slice of an allocation, from its control files."""
-        return self._cgroups.states()
+        states = self._cgroups.states()
+        self._stuck = {(what, id_) for what, id_ in self._stuck if id_ in states}
+        return states
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
         """Create or repair a slice, and read back that its limits are in force.
@@ -127,8 +131,9 @@ class SystemdSlices:
     def stop(self, allocation_id: AllocationId) -> bool:
         """Stop an empty slice; False while something runs in it, or systemd does not comply.
 
-        First nothing can start in it any more, then it is looked at again: a workload that came
-        in between is never hit, and one that comes later fails to start.
+        systemd counts a workload out whose process is not yet where it belongs, and would take
+        it along. So first nothing can start in the slice any more, then what is below it goes: a
+        workload that came in between keeps its slice, and one that comes later fails to start.
         """
         name = slice_name(allocation_id)
         state = self._cgroups.state(allocation_id)
@@ -138,9 +143,10 @@ class SystemdSlices:
             return False
         try:
             self._cgroups.forbid_children(allocation_id)
-            state = self._cgroups.state(allocation_id)
-            if state is not None and not state.empty:
+            cleared = self._cgroups.clear(allocation_id)
+            if cleared is Cleared.BUSY or not self._is_empty(allocation_id):
                 self._cgroups.allow_children(allocation_id)
+            if cleared is not Cleared.NONE_LEFT or not self._is_empty(allocation_id):
                 return False
         except OSError:
             if self._cgroups.exists(allocation_id):
@@ -148,7 +154,12 @@ class SystemdSlices:
             # Somebody else stopped it; its properties may still be there.
         if self._units.stop(name):
             return False
-        return self._settled(lambda: self._gone(allocation_id))
+        return self._settled("gone", allocation_id, lambda: self._gone(allocation_id))
+
+    def _is_empty(self, id_: AllocationId) -> bool:
+        """Whether no process is in the slice itself, or there is no slice."""
+        state = self._cgroups.state(id_)
+        return state is None or state.empty
 
     def _gone(self, id_: AllocationId) -> bool:
         self._cgroups.remove(id_)
@@ -205,14 +216,18 @@ class SystemdSlices:
                 return "it has no control group"
             return self._cgroups.differences(wanted, self._cgroups.files(id_))
 
-        return "" if self._settled(lambda: not wrong()) else wrong()
+        settled = self._settled("limited", id_, lambda: not wrong())
+        return "" if settled else wrong()
 
-    def _settled(self, done: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self._settle_s
+    def _settled(self, what: str, id_: AllocationId, done: Callable[[], bool]) -> bool:
+        """Whether it comes to be so; what did not before costs no pass any time."""
+        deadline = time.monotonic() + (0.0 if (what, id_) in self._stuck else self._settle_s)
         while not done():
             if time.monotonic() > deadline:
+                self._stuck.add((what, id_))
                 return False
             time.sleep(_LOOK_S)
+        self._stuck.discard((what, id_))
         return True
 
 

@@ -13,6 +13,7 @@ _INFINITY = (1 << 64) - 1
 _FRESH = {
     "cgroup.events": "populated 0\nfrozen 0",
     "cgroup.max.descendants": "max",
+    "cgroup.stat": "nr_descendants 0\nnr_dying_descendants 3",
     "cpu.max": "max 100000",
     "cpuset.cpus": "",
     "cpuset.mems": "",
