@@ -8,17 +8,18 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bcd.model.assignment import Limits, slice_name
 from bcd.model.ids import AllocationId, is_allocation_id
+from bcd.node.host.systemd.above import PARENTS, Above
 from bcd.node.host.systemd.tree import Cleared, remove_below
 from bcd.node.limits import canonical
 from bcd.node.ports import SliceState
 
 _MAX_BYTES = 64 * 1024
 _PREFIX, _SUFFIX = "bcd-alloc-", ".slice"
-_PARENTS = ("bcd.slice", "bcd.slice/bcd-alloc.slice")
 _PERIOD_US = 100_000
 _GIB = 1 << 30
 _UNLIMITED = "max"
@@ -57,12 +58,16 @@ def wanted_files(limits: Limits, huge: frozenset[str]) -> dict[str, str]:
     return wanted | {file: _huge_bytes(file, limits.hugepages_1gi) for file in huge}
 
 
+def differing(wanted: Mapping[str, str], found: Mapping[str, str]) -> tuple[str, ...]:
+    """Which files say something else."""
+    return tuple(file for file, content in wanted.items() if _shown(found, file) != content)
+
+
 def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
     """Which files say something else, for people; empty when all agree."""
     return "; ".join(
-        f"{file} is {_shown(found, file)!r} and should be {content!r}"
-        for file, content in wanted.items()
-        if _shown(found, file) != content
+        f"{file} is {_shown(found, file)!r} and should be {wanted[file]!r}"
+        for file in differing(wanted, found)
     )
 
 
@@ -71,7 +76,8 @@ class Cgroups:
 
     def __init__(self, root: Path) -> None:
         self._top = root / "sys/fs/cgroup"
-        self._folder = self._top / _PARENTS[-1]
+        self._folder = self._top / PARENTS[-1]
+        self._above = Above(root)
         self._sizes = root / "sys/kernel/mm/hugepages"
 
     def controllers(self) -> frozenset[str] | None:
@@ -83,7 +89,13 @@ class Cgroups:
 
     def states(self) -> Mapping[AllocationId, SliceState]:
         """Every slice of an allocation that exists, by id."""
-        return {id_: state for id_ in self._ids() if (state := self.state(id_)) is not None}
+        limited = self._above.limited()
+        found = ((id_, self.state(id_)) for id_ in self._ids())
+        return {
+            id_: replace(state, narrowed=limited or self.withheld(id_, state.limits))
+            for id_, state in found
+            if state is not None
+        }
 
     def exists(self, id_: AllocationId) -> bool:
         """Whether the slice has a control group."""
@@ -114,6 +126,25 @@ class Cgroups:
         """Which of ``files`` do not say what ``enforced`` limits ask; empty when all do."""
         return differences(wanted_files(limits, self._huge_files()), found)
 
+    def differing(self, id_: AllocationId, limits: Limits) -> tuple[Path, ...]:
+        """The files of a slice that do not say now what ``enforced`` limits ask.
+
+        The folder when there is no slice.
+        """
+        found = self.files(id_)
+        if "cgroup.events" not in found:
+            return (self._path(id_),)
+        wanted = wanted_files(limits, self._huge_files())
+        return tuple(self._path(id_) / file for file in differing(wanted, found))
+
+    def narrowed(self, id_: AllocationId, limits: Limits) -> str:
+        """What slices above leave less of than the limits say, and the remedy; empty if none do."""
+        return self._above.limited() or self.withheld(id_, limits)
+
+    def withheld(self, id_: AllocationId, limits: Limits) -> str:
+        """The same of CPUs and memory nodes alone."""
+        return self._above.withheld(self._path(id_), limits)
+
     def memory_bytes(self, id_: AllocationId) -> int:
         """What the slice uses now; 0 when it is not there."""
         try:
@@ -131,7 +162,7 @@ class Cgroups:
 
         Without the second a mapping succeeds, and the first touch kills the process (SIGBUS).
         """
-        for folder in (self._top, *(self._top / parent for parent in _PARENTS)):
+        for folder in (self._top, *(self._top / parent for parent in PARENTS)):
             control = folder / "cgroup.subtree_control"
             if "hugetlb" not in _read(str(control)).split():
                 _write(control, "+hugetlb")

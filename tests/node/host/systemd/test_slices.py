@@ -1,26 +1,15 @@
 """Slices through systemd, on a folder that plays the control groups and a systemd that fails."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bcd.model.assignment import Limits
 from bcd.model.ids import AllocationId
 from bcd.model.report import FailureReason
-from bcd.node.cdi import file_name
+from bcd.node.host.systemd.child import UPGRADING
 from bcd.node.host.systemd.slices import SystemdSlices
-from bcd.node.host.systemd.tree import Cleared
-from tests.node.host.systemd.folder import FolderSystemd
-from tests.node.world import alloc_id
-
-ID = alloc_id(1)
-GIB = 1 << 30
-
-
-def limits(**changes: Any) -> Limits:
-    fields: dict[str, Any] = {"cpu_millis": 500, "memory_bytes": GIB, "hugepages_1gi": 0}
-    return Limits(**(fields | changes))
+from tests.node.host.systemd.folder import GIB, ID, FolderSystemd, limits, publish
 
 
 @pytest.fixture
@@ -31,11 +20,6 @@ def systemd(tmp_path: Path) -> FolderSystemd:
 @pytest.fixture
 def slices(systemd: FolderSystemd) -> SystemdSlices:
     return SystemdSlices(systemd.root, units=systemd, settle_s=0)
-
-
-def publish(systemd: FolderSystemd) -> None:
-    (systemd.root / "etc/cdi").mkdir(parents=True)
-    (systemd.root / "etc/cdi" / file_name(ID)).write_text("{}")
 
 
 @pytest.mark.parametrize(
@@ -140,17 +124,18 @@ def test_huge_pages_of_a_slice_whose_controller_was_turned_off_are_a_surprise(
     assert "hugetlb.2MB.max" in slices.read()[ID].surprise
 
 
-def test_memory_in_use_is_never_taken_away(systemd: FolderSystemd, slices: SystemdSlices) -> None:
-    publish(systemd)
-    assert slices.ensure(ID, limits(memory_bytes=4 * GIB)) is None
-    systemd.populate(ID, True)
-    systemd.write(ID, "memory.current", str(3 * GIB))
-    before = list(systemd.calls)
-    failed = slices.ensure(ID, limits(memory_bytes=2 * GIB))
+def test_an_upgrade_fails_new_holds_and_leaves_those_that_stand_alone(
+    systemd: FolderSystemd, slices: SystemdSlices
+) -> None:
+    assert slices.ensure(ID, limits()) is None
+    systemd.refuses = UPGRADING
+    failed = slices.ensure(ID, limits(cpus="3"))
     assert failed is not None
-    assert str(3 * GIB) in failed.message
-    assert systemd.calls == before
-    assert slices.ensure(ID, limits(memory_bytes=3 * GIB)) is None
+    assert "bcd is being upgraded" in failed.message
+    publish(systemd)
+    assert slices.ensure(ID, limits(cpus="3")) is None
+    assert not slices.stop(ID)
+    assert slices.read()[ID].limits == limits()
 
 
 def test_a_process_before_the_devices_were_handed_out_is_refused(
@@ -163,119 +148,6 @@ def test_a_process_before_the_devices_were_handed_out_is_refused(
     assert systemd.calls == []
     publish(systemd)
     assert slices.ensure(ID, limits()) is None
-
-
-class LateWorkload(FolderSystemd):
-    """A workload starts right before new children are forbidden."""
-
-    def arrive(self, slices: SystemdSlices, *, runs: bool, counted: bool) -> None:
-        """Its control group is there; its process may be as well, and may be counted."""
-        forbid = slices._cgroups.forbid_children
-
-        def late(id_: AllocationId) -> None:
-            child = self.folder(id_) / "late.scope"
-            child.mkdir()
-            if runs:
-                (child / "cgroup.procs").write_text("7\n")  # not empty, so it cannot be removed
-            if counted:
-                self.populate(id_, True)
-            forbid(id_)
-
-        slices._cgroups.forbid_children = late  # type: ignore[method-assign]
-
-
-@pytest.mark.parametrize("counted", [True, False])
-def test_a_workload_that_came_before_the_stop_keeps_its_slice_and_its_children(
-    tmp_path: Path, counted: bool
-) -> None:
-    systemd = LateWorkload(tmp_path)
-    slices = SystemdSlices(tmp_path, units=systemd, settle_s=0)
-    assert slices.ensure(ID, limits()) is None
-    systemd.arrive(slices, runs=True, counted=counted)
-    assert not slices.stop(ID)
-    assert (systemd.folder(ID) / "late.scope").is_dir()
-    assert systemd.read(ID, "cgroup.max.descendants") == "max"
-    assert not any(call.startswith("stop") for call in systemd.calls)
-
-
-class WatchfulSystemd(LateWorkload):
-    """Notes what is below a slice when it is told to stop it."""
-
-    def stop(self, name: str) -> str:
-        """Look, then stop it."""
-        self.below = [path.name for path in (self.parent / name).iterdir() if path.is_dir()]
-        return super().stop(name)
-
-
-def test_a_workload_whose_process_is_still_on_its_way_finds_its_control_group_gone(
-    tmp_path: Path,
-) -> None:
-    systemd = WatchfulSystemd(tmp_path)
-    slices = SystemdSlices(tmp_path, units=systemd, settle_s=0)
-    assert slices.ensure(ID, limits()) is None
-    systemd.arrive(slices, runs=False, counted=False)
-    assert slices.stop(ID)
-    assert systemd.below == []
-
-
-def test_a_slice_in_which_the_kernel_counts_a_control_group_is_not_stopped(
-    systemd: FolderSystemd, slices: SystemdSlices
-) -> None:
-    assert slices.ensure(ID, limits()) is None
-    systemd.write(ID, "cgroup.stat", "nr_descendants 1\nnr_dying_descendants 0")
-    assert not slices.stop(ID)
-    assert not any(call.startswith("stop") for call in systemd.calls)
-    systemd.write(ID, "cgroup.stat", "nr_descendants 0\nnr_dying_descendants 1")
-    assert slices.stop(ID)
-
-
-def test_a_process_that_moved_into_the_slice_itself_keeps_it(
-    systemd: FolderSystemd, slices: SystemdSlices, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert slices.ensure(ID, limits()) is None
-    clear = slices._cgroups.clear
-
-    def late(id_: AllocationId) -> Cleared:
-        systemd.populate(id_, True)
-        return clear(id_)
-
-    monkeypatch.setattr(slices._cgroups, "clear", late)
-    assert not slices.stop(ID)
-    assert systemd.read(ID, "cgroup.max.descendants") == "max"
-    assert not any(call.startswith("stop") for call in systemd.calls)
-
-
-class LeavingSystemd(FolderSystemd):
-    """Stops a slice and leaves its folder, as if something were still in it."""
-
-    def stop(self, name: str) -> str:
-        """Say that it is stopped."""
-        self.calls.append(f"stop {name}")
-        return ""
-
-
-def test_a_slice_that_is_stuck_is_waited_for_once(tmp_path: Path) -> None:
-    systemd = LeavingSystemd(tmp_path)
-    slices = SystemdSlices(tmp_path, units=systemd, settle_s=1.0)
-    assert slices.ensure(ID, limits()) is None
-    looks = []
-    exists = slices._cgroups.exists
-    slices._cgroups.exists = lambda id_: looks.append(id_) or exists(id_)  # type: ignore[func-returns-value,method-assign]
-    assert not slices.stop(ID)
-    first = len(looks)
-    assert list(slices.read()) == [ID]
-    assert not slices.stop(ID)
-    assert len(looks) - first <= 2 < first
-
-
-def test_a_slice_that_systemd_does_not_stop_is_not_called_gone(
-    systemd: FolderSystemd, slices: SystemdSlices
-) -> None:
-    assert slices.ensure(ID, limits()) is None
-    systemd.refuses = "systemd says: no"
-    assert not slices.stop(ID)
-    systemd.refuses = ""
-    assert slices.stop(ID)
 
 
 @pytest.mark.parametrize(
