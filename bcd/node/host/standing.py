@@ -16,7 +16,9 @@ from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi import MalformedSpec, parse_file_name, read_spec
 from bcd.node.hold import Hold, MalformedHold, env_file, maker, read_hold
 from bcd.node.host.files import read_own
+from bcd.node.host.systemd.cgroup import Cgroups
 from bcd.node.host.systemd.tree import walk
+from bcd.node.limits import enforced
 from bcd.node.settings import Paths
 
 SLICES = "sys/fs/cgroup/bcd.slice/bcd-alloc.slice"  # where systemd puts bcd-alloc-*.slice
@@ -198,18 +200,14 @@ def cgroup_slices(root: Path) -> Mapping[AllocationId, SliceFound]:
 
 
 def unlimited(root: Path, hold: Hold) -> str:
-    """Which booked limit the hold's slice does not have now, as its file; empty when none.
+    """Which limit of the hold its slice does not have now, as its file; empty when none.
 
-    A slice that a workload brought into being by itself has none at all.
+    A slice that a workload brought into being by itself has none of those that were booked.
     """
-    limits = hold.limits
-    if limits is None:
+    if hold.limits is None:
         return ""
-    folder = root / SLICES / hold.cgroup_parent
-    for name, booked in (("memory.max", limits.memory_bytes), ("cpu.max", limits.cpu_millis)):
-        if booked and _text(folder / name).split()[:1] in ([], ["max"]):
-            return str(folder / name)
-    return ""
+    wrong = Cgroups(root).differing(hold.allocation_id, enforced(hold.limits))
+    return str(wrong[0]) if wrong else ""
 
 
 def _runners(root: Path, folder: Path) -> Iterator[Runner]:

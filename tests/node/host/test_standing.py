@@ -121,13 +121,37 @@ def test_a_slice_of_another_name_is_none_of_ours(host: MadeHost) -> None:
     assert set(cgroup_slices(host.root)) == {alloc_id(1)}
 
 
-def test_a_slice_without_the_booked_limit_is_found_out(host: MadeHost) -> None:
-    hold = host.hold(1, limits())
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("memory.max", "max"),
+        ("memory.max", ""),
+        ("memory.max", str(1 << 50)),
+        ("cpu.max", "max 100000"),
+        ("cpu.max", "99999999 100000"),
+        ("cpuset.cpus", ""),
+        ("cpuset.mems", "0-1"),
+        ("memory.swap.max", "max"),
+        ("hugetlb.1GB.max", "max"),
+    ],
+)
+def test_a_slice_with_another_limit_than_was_booked_is_found_out(
+    host: MadeHost, name: str, text: str
+) -> None:
+    (host.root / "sys/kernel/mm/hugepages/hugepages-1048576kB").mkdir(parents=True)
+    hold = host.hold(1, limits(cpus="0-3", mems="0"))
+    for file in ("hugetlb.1GB.max", "hugetlb.1GB.rsvd.max"):
+        host.write(f"{host.slice(1)}/{file}", "0\n")
     assert unlimited(host.root, hold) == ""
-    for name in ("memory.max", "cpu.max"):
-        before = (host.root / host.slice(1) / name).read_text()
-        for text in ("max\n", "max 100000\n", ""):
-            host.write(f"{host.slice(1)}/{name}", text)
-            assert unlimited(host.root, hold).endswith(name)
-        host.write(f"{host.slice(1)}/{name}", before)
+    host.write(f"{host.slice(1)}/{name}", f"{text}\n")
+    assert unlimited(host.root, hold).endswith(f"/{name}")
+
+
+def test_a_hold_without_limits_has_none_that_could_be_wrong(host: MadeHost) -> None:
     assert unlimited(host.root, host.hold(2)) == ""
+
+
+def test_limits_of_a_slice_that_is_not_there_are_not_in_force(host: MadeHost) -> None:
+    hold = host.hold(1, limits())
+    host.remove(f"{host.slice(1)}/cgroup.events")
+    assert unlimited(host.root, hold).endswith(host.slice(1))
