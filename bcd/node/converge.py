@@ -327,6 +327,9 @@ class _Planner:
         if trouble is not None:  # of a hold that stands; a new one was refused
             text = "the hold stays, and its processes run where the kernel lets them"
             self._say("CpusetLost", str(id_), f"{trouble.message}; {text}")
+        if state is not None and state.narrowed:  # of a hold that stands; a new one fails
+            text = "the hold stays, and its processes have less than was booked"
+            self._say("SliceNarrowed", str(id_), f"{state.narrowed}; {text}")
         if state is None or state.surprise or state.limits != enforced(hold.limits):
             reason = state.surprise if state is not None else ""
             reason = reason or _difference(state is not None)

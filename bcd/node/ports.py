@@ -75,12 +75,14 @@ class SliceState:
     """A slice as its control files read back; ``empty`` when no process is left in it.
 
     ``surprise`` names files that no limits ask to be so, for people: whatever ``limits`` say, the
-    slice then needs repair.
+    slice then needs repair. ``narrowed`` says what outside the slice leaves it less than its
+    limits, which no repair of it mends, and the remedy.
     """
 
     limits: Limits
     empty: bool
     surprise: str = ""
+    narrowed: str = ""
 
 
 class Slices(Protocol):

@@ -1,5 +1,6 @@
 """A host that came back with less than its holds need: instances, CPUs, NUMA nodes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,6 +10,7 @@ from bcd.model.cpuset import parse_cpulist
 from bcd.model.host import HostFacts
 from bcd.model.ids import AllocationId
 from bcd.model.report import Bound, Failed, FailureReason
+from bcd.node.ports import SliceState
 from tests.node.memory import HOST, MIG, SPLIT, WHOLE, MemoryHostWorld, MemorySlices, snapshot
 from tests.node.passes import Node, state
 from tests.node.world import alloc_id, assignment, limits
@@ -64,6 +66,30 @@ def test_cpus_and_nodes_that_went_away_under_a_hold_are_said_and_cost_nothing(
     assert conditions(node) == ["CpusetLost"]
     node.world.host.found = HOST
     node.run(state(confined))
+    assert conditions(node) == []
+
+
+@dataclass
+class NarrowedSlices(MemorySlices):
+    """Slices of holds below one that a person limited."""
+
+    above: str = ""
+
+    def read(self) -> Mapping[AllocationId, SliceState]:
+        return {id_: replace(state, narrowed=self.above) for id_, state in super().read().items()}
+
+
+def test_limits_above_a_hold_that_stands_are_said_and_cost_nothing() -> None:
+    slices = NarrowedSlices()
+    node = Node(MemoryHostWorld(slices=slices))
+    wanted = state(assignment(1, WHOLE[0], limits=limits()))
+    node.run(wanted)
+    slices.above = "bcd.slice/memory.max is '4096' and should be 'max'"
+    assert node.run(wanted).steps == ()
+    assert bound(node, 1)
+    assert conditions(node) == ["SliceNarrowed"]
+    slices.above = ""
+    node.run(wanted)
     assert conditions(node) == []
 
 

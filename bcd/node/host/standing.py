@@ -4,6 +4,7 @@ For the operator's commands, beside a running daemon or instead of one. Reads on
 makes no folder and removes nothing, as the daemon's own ports would.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +16,15 @@ from bcd.model.assignment import allocation_of_slice, slice_name
 from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.node.cdi import MalformedSpec, parse_file_name, read_spec
 from bcd.node.hold import Hold, MalformedHold, env_file, maker, read_hold
+from bcd.node.host.systemd.cgroup import Cgroups
+from bcd.node.host.systemd.tree import walk
+from bcd.node.limits import enforced
 from bcd.node.settings import Paths
 
 SLICES = "sys/fs/cgroup/bcd.slice/bcd-alloc.slice"  # where systemd puts bcd-alloc-*.slice
 _MAX_SPEC_BYTES = 1 << 20
 _MAX_ENV_BYTES = 64 * 1024
 _MAX_PROCESSES = 16
-_MAX_CGROUPS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,33 +205,28 @@ def cgroup_slices(root: Path) -> Mapping[AllocationId, SliceFound]:
 
 
 def unlimited(root: Path, hold: Hold) -> str:
-    """Which booked limit the hold's slice does not have now, as its file; empty when none.
+    """Which limit of the hold its slice does not have now, as its file; empty when none.
 
-    A slice that a workload brought into being by itself has none at all.
+    A slice that a workload brought into being by itself has none of those that were booked.
     """
-    limits = hold.limits
-    if limits is None:
+    if hold.limits is None:
         return ""
-    folder = root / SLICES / hold.cgroup_parent
-    for name, booked in (("memory.max", limits.memory_bytes), ("cpu.max", limits.cpu_millis)):
-        if booked and _text(folder / name).split()[:1] in ([], ["max"]):
-            return str(folder / name)
-    return ""
+    wrong = Cgroups(root).differing(hold.allocation_id, enforced(hold.limits))
+    return str(wrong[0]) if wrong else ""
 
 
 def _runners(root: Path, folder: Path) -> Iterator[Runner]:
     """The first few processes at and below a cgroup."""
     left = _MAX_PROCESSES
-    for number, (path, _, _) in enumerate(os.walk(folder)):
-        if number > _MAX_CGROUPS:
-            return
-        for line in _text(Path(path) / "cgroup.procs").split():
-            if not line.isdecimal():
-                continue
-            if left == 0:
-                return
-            left -= 1
-            yield Runner(int(line), _text(root / "proc" / line / "comm").strip())
+    with contextlib.closing(walk(folder)) as cgroups:
+        for cgroup in cgroups:
+            for line in _text("cgroup.procs", cgroup).split():
+                if not line.isdecimal():
+                    continue
+                if left == 0:
+                    return
+                left -= 1
+                yield Runner(int(line), _text(root / "proc" / line / "comm").strip())
 
 
 def _names_or_none(folder: Path) -> list[str]:
@@ -238,9 +236,15 @@ def _names_or_none(folder: Path) -> list[str]:
         return []
 
 
-def _text(path: Path) -> str:
+def _text(path: Path | str, folder: int | None = None) -> str:
+    """The beginning of a file, whose path may be relative to a folder's descriptor."""
     try:
-        with path.open("rb") as file:
-            return file.read(1 << 16).decode(errors="replace")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
     except OSError:
         return ""
+    try:
+        return os.read(descriptor, 1 << 16).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

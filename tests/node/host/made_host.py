@@ -15,7 +15,9 @@ from bcd.node.cdi import render
 from bcd.node.hold import Hold, env_file
 from bcd.node.host.doctor.patient import Patient, Told
 from bcd.node.host.standing import SLICES, cgroup_slices
+from bcd.node.host.systemd.cgroup import wanted_files
 from bcd.node.identity import save_identity
+from bcd.node.limits import enforced
 from bcd.node.settings import CdiSettings, GatewaySettings, PathSettings, Settings, paths_of
 from bcd.signing.certificates import Role
 from tests.authority import Authority
@@ -127,8 +129,8 @@ class MadeHost:
         self.env(number).write_bytes(env_file(hold, node_id()))
         if booked is not None:
             self.write(f"{self.slice(number)}/cgroup.events", "populated 0\nfrozen 0\n")
-            self.write(f"{self.slice(number)}/memory.max", f"{booked.memory_bytes}\n")
-            self.write(f"{self.slice(number)}/cpu.max", "800000 100000\n")
+            for name, text in wanted_files(enforced(booked), frozenset()).items():
+                self.write(f"{self.slice(number)}/{name}", f"{text}\n")
         return hold
 
     def env(self, number: int) -> Path:

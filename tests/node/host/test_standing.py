@@ -12,7 +12,9 @@ from bcd.node.host.standing import (
     standing_holds,
     unlimited,
 )
+from bcd.node.host.systemd.tree import Cleared, remove_below
 from tests.node.host.made_host import MadeHost
+from tests.node.host.systemd.test_tree import nest
 from tests.node.world import alloc_id, limits, node_id
 
 
@@ -54,6 +56,16 @@ def test_who_runs_in_a_slice_is_named_however_deep(host: MadeHost) -> None:
     assert found is not None
     assert not found.empty
     assert found.runners == (Runner(41, "python3"), Runner(42, "torch"))
+
+
+def test_a_thousand_nested_control_groups_hide_no_process(host: MadeHost) -> None:
+    host.run_in_slice(1, (41, "python3"))
+    nested = host.root / host.slice(1) / "run-1.scope"
+    nest(nested, 1100)
+    found = only(host).found
+    assert found is not None
+    assert found.runners == (Runner(41, "python3"),)
+    assert remove_below(nested) is Cleared.NONE_LEFT
 
 
 def test_a_released_hold_with_processes_lingers(host: MadeHost) -> None:
@@ -109,13 +121,37 @@ def test_a_slice_of_another_name_is_none_of_ours(host: MadeHost) -> None:
     assert set(cgroup_slices(host.root)) == {alloc_id(1)}
 
 
-def test_a_slice_without_the_booked_limit_is_found_out(host: MadeHost) -> None:
-    hold = host.hold(1, limits())
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("memory.max", "max"),
+        ("memory.max", ""),
+        ("memory.max", str(1 << 50)),
+        ("cpu.max", "max 100000"),
+        ("cpu.max", "99999999 100000"),
+        ("cpuset.cpus", ""),
+        ("cpuset.mems", "0-1"),
+        ("memory.swap.max", "max"),
+        ("hugetlb.1GB.max", "max"),
+    ],
+)
+def test_a_slice_with_another_limit_than_was_booked_is_found_out(
+    host: MadeHost, name: str, text: str
+) -> None:
+    (host.root / "sys/kernel/mm/hugepages/hugepages-1048576kB").mkdir(parents=True)
+    hold = host.hold(1, limits(cpus="0-3", mems="0"))
+    for file in ("hugetlb.1GB.max", "hugetlb.1GB.rsvd.max"):
+        host.write(f"{host.slice(1)}/{file}", "0\n")
     assert unlimited(host.root, hold) == ""
-    for name in ("memory.max", "cpu.max"):
-        before = (host.root / host.slice(1) / name).read_text()
-        for text in ("max\n", "max 100000\n", ""):
-            host.write(f"{host.slice(1)}/{name}", text)
-            assert unlimited(host.root, hold).endswith(name)
-        host.write(f"{host.slice(1)}/{name}", before)
+    host.write(f"{host.slice(1)}/{name}", f"{text}\n")
+    assert unlimited(host.root, hold).endswith(f"/{name}")
+
+
+def test_a_hold_without_limits_has_none_that_could_be_wrong(host: MadeHost) -> None:
     assert unlimited(host.root, host.hold(2)) == ""
+
+
+def test_limits_of_a_slice_that_is_not_there_are_not_in_force(host: MadeHost) -> None:
+    hold = host.hold(1, limits())
+    host.remove(f"{host.slice(1)}/cgroup.events")
+    assert unlimited(host.root, hold).endswith(host.slice(1))

@@ -95,10 +95,11 @@ class Hold:
         """The workload's unit."""
         return f"workload-{self.id[-4:]}.service"
 
-    def end(self) -> None:
+    def end(self, unit: str = "") -> None:
         """End the workload, and wait until nothing of it is left."""
-        run("systemctl", "kill", "--signal=KILL", self.unit, check=False)
-        run("systemctl", "stop", self.unit, check=False)
+        unit = unit or self.unit
+        run("systemctl", "kill", "--signal=KILL", unit, check=False)
+        run("systemctl", "stop", unit, check=False)
         wait_for("an empty slice", lambda: not self.folder.exists() or self.state().empty)
 
     def execute(self, program: str) -> tuple[int, str]:

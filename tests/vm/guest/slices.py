@@ -9,6 +9,7 @@ from bcd.model.report import FailureReason
 from bcd.node.cdi import file_name
 from tests.contracts import slice_cases
 from tests.vm.guest.host import CDI, MIB, PYTHON, UNIT_FILES, Hold, made, run, wait_for
+from tests.vm.guest.under_way import UNDER_WAY
 
 Scenario = Callable[[Hold], None]
 
@@ -348,4 +349,5 @@ SCENARIOS: tuple[Scenario, ...] = (
     systemd_knows_every_setting_of_our_units,
     the_daemons_own_sandbox_lets_it_make_and_stop_slices,
     a_hold_is_made_and_stopped_many_times,
+    *UNDER_WAY,
 )

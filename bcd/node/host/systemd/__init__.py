@@ -1,6 +1,8 @@
 """Holds with limits on a real host: one systemd slice per allocation, and its control files.
 
 - ``slices``: the port ``Slices``; creates, repairs, reads back and stops.
+- ``above``: limits that a person set on the slices above them.
+- ``tree``: the control groups that workloads made below a slice, walked and removed.
 - ``cgroup``: the control files of the slices, read and compared; huge pages, which systemd has no
   property for, and the ban on new children before a stop.
 - ``conversation``: one operation of systemd at a time, with a deadline, in a child process that

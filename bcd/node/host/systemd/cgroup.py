@@ -8,20 +8,23 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bcd.model.assignment import Limits, allocation_of_slice, slice_name
 from bcd.model.ids import AllocationId
+from bcd.node.host.systemd.above import PARENTS, Above
+from bcd.node.host.systemd.tree import Cleared, remove_below
 from bcd.node.limits import canonical
 from bcd.node.ports import SliceState
 
 _MAX_BYTES = 64 * 1024
-_PARENTS = ("bcd.slice", "bcd.slice/bcd-alloc.slice")
 _PERIOD_US = 100_000
 _GIB = 1 << 30
 _UNLIMITED = "max"
 _PAGES = re.compile(r"hugepages-([0-9]{1,9})kB\Z")
 _GIB_PAGES = "hugetlb.1GB.max"
+_DESCENDANTS = re.compile(r"^nr_descendants ([0-9]{1,9})$", re.MULTILINE)
 # What a file stands for that the kernel does not have: controllers that nobody turned on limit
 # nothing, and a kernel without swap accounting has no swap to forbid.
 _ABSENT = {
@@ -54,12 +57,16 @@ def wanted_files(limits: Limits, huge: frozenset[str]) -> dict[str, str]:
     return wanted | {file: _huge_bytes(file, limits.hugepages_1gi) for file in huge}
 
 
+def differing(wanted: Mapping[str, str], found: Mapping[str, str]) -> tuple[str, ...]:
+    """Which files say something else."""
+    return tuple(file for file, content in wanted.items() if _shown(found, file) != content)
+
+
 def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
     """Which files say something else, for people; empty when all agree."""
     return "; ".join(
-        f"{file} is {_shown(found, file)!r} and should be {content!r}"
-        for file, content in wanted.items()
-        if _shown(found, file) != content
+        f"{file} is {_shown(found, file)!r} and should be {wanted[file]!r}"
+        for file in differing(wanted, found)
     )
 
 
@@ -68,7 +75,8 @@ class Cgroups:
 
     def __init__(self, root: Path) -> None:
         self._top = root / "sys/fs/cgroup"
-        self._folder = self._top / _PARENTS[-1]
+        self._folder = self._top / PARENTS[-1]
+        self._above = Above(root)
         self._sizes = root / "sys/kernel/mm/hugepages"
 
     def controllers(self) -> frozenset[str] | None:
@@ -80,7 +88,13 @@ class Cgroups:
 
     def states(self) -> Mapping[AllocationId, SliceState]:
         """Every slice of an allocation that exists, by id."""
-        return {id_: state for id_ in self._ids() if (state := self.state(id_)) is not None}
+        limited = self._above.limited()
+        found = ((id_, self.state(id_)) for id_ in self._ids())
+        return {
+            id_: replace(state, narrowed=limited or self.withheld(id_, state.limits))
+            for id_, state in found
+            if state is not None
+        }
 
     def exists(self, id_: AllocationId) -> bool:
         """Whether the slice has a control group."""
@@ -111,6 +125,25 @@ class Cgroups:
         """Which of ``files`` do not say what ``enforced`` limits ask; empty when all do."""
         return differences(wanted_files(limits, self._huge_files()), found)
 
+    def differing(self, id_: AllocationId, limits: Limits) -> tuple[Path, ...]:
+        """The files of a slice that do not say now what ``enforced`` limits ask.
+
+        The folder when there is no slice.
+        """
+        found = self.files(id_)
+        if "cgroup.events" not in found:
+            return (self._path(id_),)
+        wanted = wanted_files(limits, self._huge_files())
+        return tuple(self._path(id_) / file for file in differing(wanted, found))
+
+    def narrowed(self, id_: AllocationId, limits: Limits) -> str:
+        """What slices above leave less of than the limits say, and the remedy; empty if none do."""
+        return self._above.limited() or self.withheld(id_, limits)
+
+    def withheld(self, id_: AllocationId, limits: Limits) -> str:
+        """The same of CPUs and memory nodes alone."""
+        return self._above.withheld(self._path(id_), limits)
+
     def memory_bytes(self, id_: AllocationId) -> int:
         """What the slice uses now; 0 when it is not there."""
         try:
@@ -128,7 +161,7 @@ class Cgroups:
 
         Without the second a mapping succeeds, and the first touch kills the process (SIGBUS).
         """
-        for folder in (self._top, *(self._top / parent for parent in _PARENTS)):
+        for folder in (self._top, *(self._top / parent for parent in PARENTS)):
             control = folder / "cgroup.subtree_control"
             if "hugetlb" not in _read(str(control)).split():
                 _write(control, "+hugetlb")
@@ -142,6 +175,21 @@ class Cgroups:
     def allow_children(self, id_: AllocationId) -> None:
         """The opposite; raises OSError."""
         _write(self._path(id_) / "cgroup.max.descendants", _UNLIMITED)
+
+    def clear(self, id_: AllocationId) -> Cleared:
+        """Remove every control group below the slice; raises OSError when that is not there.
+
+        Where new ones are forbidden, no process is in any afterwards nor on its way into one.
+        """
+        cleared = remove_below(self._path(id_))
+        if cleared is Cleared.NONE_LEFT and self._descendants(id_):
+            return Cleared.LEFT
+        return cleared
+
+    def _descendants(self, id_: AllocationId) -> int:
+        """How many the kernel counts below the slice."""
+        match = _DESCENDANTS.search(_read(str(self._path(id_) / "cgroup.stat")))
+        return int(match[1]) if match is not None else 0
 
     def remove(self, id_: AllocationId) -> None:
         """Remove the folder that systemd left; fails, unheard, while anything is in it."""

@@ -13,21 +13,28 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, BinaryIO
 
+import bcd
+
 MAX_LINE = 1 << 16
 # Beyond the daemon's own deadline: only a child that nobody kills lives so long. The alarm's
 # default action needs no interpreter, which pystemd blocks.
 ALARM_S = 60.0
 _MAX_TEXT = 500
+UPGRADING = "systemd was not asked: bcd is being upgraded; restart it with systemctl restart bcd"
 Operate = Callable[[dict[str, Any]], str]
 
 
 def serve(operate: Operate, requests: BinaryIO, answers: int, alarm_s: float = ALARM_S) -> None:
-    """Answer one request after the other, until there is none or nobody listens any more."""
+    """Answer one request after the other, until there is none or nobody listens any more.
+
+    Nothing is done for a daemon of another version: it was there before this child was installed,
+    and may mean something else by what it asks.
+    """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while line := requests.readline(MAX_LINE):
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, alarm_s)
-        said = operate(request)
+        said = operate(request) if request.get("version") == bcd.__version__ else UPGRADING
         signal.setitimer(signal.ITIMER_REAL, 0)
         if not _send(answers, {"number": request["number"], "said": said[:_MAX_TEXT]}):
             return

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bcd
 from bcd.model.assignment import Limits
 from bcd.model.cpuset import parse_cpulist
 from bcd.node.host.systemd.process import ChildProcess, Ended, Launch, Nonsense, Silent
@@ -39,15 +40,15 @@ class Property:
     value: int | tuple[int, ...]
 
 
-def properties_of(limits: Limits) -> tuple[Property, ...]:
+def properties_of(limits: Limits, memory_high: int | None = None) -> tuple[Property, ...]:
     """The properties that put ``enforced`` limits in force, and undo those of the drop-in.
 
-    Quota in microseconds of CPU time per second (systemd's CPUQuotaPerSecUSec).
+    Quota in microseconds of CPU time per second (systemd's CPUQuotaPerSecUSec), memory in bytes.
     """
     return (
         Property("CPUQuotaPerSecUSec", "t", limits.cpu_millis * 1000 or _INFINITY),
         Property("MemoryMax", "t", limits.memory_bytes or _INFINITY),
-        Property("MemoryHigh", "t", _INFINITY),
+        Property("MemoryHigh", "t", memory_high or _INFINITY),
         Property("MemorySwapMax", "t", 0),
         Property("TasksMax", "t", _INFINITY),
         Property("AllowedCPUs", "ay", id_mask(limits.cpus)),
@@ -135,7 +136,7 @@ class SystemdUnits:
             self._children.part()
 
     def _ask(self, request: dict[str, Any]) -> str:
-        request["address"] = self._address
+        request |= {"address": self._address, "version": bcd.__version__}
         silent = f"systemd did not answer within {self._deadline_s:g} s; see systemctl status"
         with self._lock:
             if time.monotonic() < self._avoid_until:

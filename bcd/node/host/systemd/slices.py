@@ -5,9 +5,11 @@ A slice is started bare and gets its limits as run-time properties, so that the 
 files are read back and compared each time: see ``cgroup``.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +19,9 @@ from bcd.model.ids import AllocationId, is_allocation_id
 from bcd.model.report import Failed, FailureReason
 from bcd.node.cdi import file_name
 from bcd.node.host.systemd.cgroup import Cgroups
+from bcd.node.host.systemd.child import UPGRADING
 from bcd.node.host.systemd.conversation import Property, SystemdUnits, properties_of
+from bcd.node.host.systemd.tree import Cleared
 from bcd.node.limits import enforced
 from bcd.node.ports import SliceState
 
@@ -32,6 +36,10 @@ _MAX_CPU_MILLIS = 8192 * 1000
 _MAX_BYTES = 1 << 60
 _SETTLE_S = 2.0
 _LOOK_S = 0.02
+# So near below the new limit a workload is slowed down while its memory is lowered. The kernel
+# lets it grow, next to unhindered, by some per cent beyond where that begins.
+_SLOW_PART = 16
+log = logging.getLogger(__name__)
 
 
 class Units(Protocol):
@@ -74,6 +82,7 @@ class SystemdSlices:
         self._units: Units = units if units is not None else SystemdUnits(root)
         self._cgroups = Cgroups(root)
         self._settle_s = settle_s
+        self._stuck: set[tuple[str, AllocationId]] = set()
 
     def problem(self) -> str:
         """Why this host cannot enforce limits, and what to do; empty when it can."""
@@ -93,42 +102,108 @@ class SystemdSlices:
         return self._units.problem()
 
     def read(self) -> Mapping[AllocationId, SliceState]:
-        """Every slice of an allocation, from its control files."""
-        return self._cgroups.states()
+        """Every slice of an allocation, from its control files.
+
+        What narrows one that nobody was given yet counts as one that is to be made.
+        """
+        states = self._cgroups.states()
+        self._stuck = {(what, id_) for what, id_ in self._stuck if id_ in states}
+        return {
+            id_: state
+            if not state.narrowed or self._is_published(id_)
+            else replace(state, surprise=state.surprise or state.narrowed)
+            for id_, state in states.items()
+        }
 
     def ensure(self, allocation_id: AllocationId, limits: Limits) -> Failed | None:
         """Create or repair a slice, and read back that its limits are in force.
 
         Fails, and changes nothing, for a slice with processes when nothing was published for it
-        yet, or when it uses more memory than it may have: lowering the limit would kill.
+        yet. Fails as well, and leaves the limit on memory alone, when it uses more than it may
+        have: lowering it would kill. A published hold does not fail by what is not its slice's:
+        slices above, which ``read`` tells of, and an upgrade, which the next daemon goes on from.
         """
         refused = _out_of_bounds(allocation_id, limits)
         if refused is not None:
             return refused
-        wanted = enforced(limits)
+        published = self._is_published(allocation_id)
         found = self._cgroups.state(allocation_id)
-        refused = self._in_use(allocation_id, wanted, found)
-        if refused is not None:
-            return refused
-        failed = self._apply(allocation_id, wanted)
+        if found is not None and not found.empty and not published:
+            name = slice_name(allocation_id)
+            return _failed(f"processes run in {name} before its devices were handed out; end them")
+        wanted = enforced(limits)
+        failed = self._limit(allocation_id, wanted, found)
+        if failed is not None and published and failed.message.endswith(UPGRADING):
+            log.warning("slice left alone", extra={"detail": failed.message})
+            return None
+        if failed is not None or published:
+            return failed
+        narrowed = self._cgroups.narrowed(allocation_id, wanted)
+        if not narrowed:
+            return None
+        self._stop_unheard(allocation_id)
+        return _failed(f"{slice_name(allocation_id)} gets less than its limits: {narrowed}")
+
+    def _limit(self, id_: AllocationId, wanted: Limits, found: SliceState | None) -> Failed | None:
+        """Put limits in force; fails unless control files say so."""
+        if found is not None and not found.empty and _lowers(found.limits, wanted):
+            failed = self._lower(id_, wanted, found.limits.memory_bytes)
+        else:
+            failed = self._apply(id_, wanted)
         if failed is not None:
             return failed  # at most a slice that the drop-in holds down; the next pass goes on
-        wrong = self._wrong(allocation_id, wanted)
-        if wrong and found is not None and self._stop_unheard(allocation_id):
+        wrong = self._wrong(id_, wanted)
+        if wrong and found is not None and self._stop_unheard(id_):
             # Some settings of a slice that stood before, such as a cpuset that was opened again,
             # systemd does not take back. A new slice starts without them.
-            failed = self._apply(allocation_id, wanted)
-            wrong = self._wrong(allocation_id, wanted)
+            failed = self._apply(id_, wanted)
+            wrong = self._wrong(id_, wanted)
         if wrong:
-            self._stop_unheard(allocation_id)
-            failed = _failed(f"{slice_name(allocation_id)} is active without its limits: {wrong}")
+            self._stop_unheard(id_)
+            failed = _failed(f"{slice_name(id_)} is active without its limits: {wrong}")
         return failed
+
+    def _lower(self, id_: AllocationId, wanted: Limits, before: int) -> Failed | None:
+        """Lower the limit on memory of a slice with processes, in bytes, and end none of them.
+
+        A workload that grows meanwhile is slowed down first, so that it does not reach the new
+        limit before that is set. Where it uses more already, everything else is set.
+        """
+        kept = replace(wanted, memory_bytes=before)
+        slow = wanted.memory_bytes - wanted.memory_bytes // _SLOW_PART
+        over = self._over(id_, wanted.memory_bytes)
+        if not over:
+            failed = self._apply(id_, kept, slow)
+            if failed is not None:
+                return failed
+            over = self._over(id_, wanted.memory_bytes)
+            if not over:
+                return self._apply(id_, wanted, slow) or self._apply(id_, wanted)
+        if self._cgroups.differences(kept, self._cgroups.files(id_)):
+            failed = self._apply(id_, kept)
+            if failed is not None:
+                return failed
+        return _failed(over)
+
+    def _over(self, id_: AllocationId, limit: int) -> str:
+        """Whether a slice uses more memory than so many bytes once caches were taken back."""
+        used = self._cgroups.memory_bytes(id_)
+        if used > limit:
+            self._cgroups.reclaim(id_, used - limit)
+            used = self._cgroups.memory_bytes(id_)
+        if used <= limit:
+            return ""
+        return (
+            f"{slice_name(id_)} uses {used} bytes and may have {limit}; its memory is limited"
+            " once the workload gave some back"
+        )
 
     def stop(self, allocation_id: AllocationId) -> bool:
         """Stop an empty slice; False while something runs in it, or systemd does not comply.
 
-        First nothing can start in it any more, then it is looked at again: a workload that came
-        in between is never hit, and one that comes later fails to start.
+        systemd counts a workload out whose process is not yet where it belongs, and would take
+        it along. So first nothing can start in the slice any more, then what is below it goes: a
+        workload that came in between keeps its slice, and one that comes later fails to start.
         """
         name = slice_name(allocation_id)
         state = self._cgroups.state(allocation_id)
@@ -138,9 +213,10 @@ class SystemdSlices:
             return False
         try:
             self._cgroups.forbid_children(allocation_id)
-            state = self._cgroups.state(allocation_id)
-            if state is not None and not state.empty:
+            cleared = self._cgroups.clear(allocation_id)
+            if cleared is Cleared.BUSY or not self._is_empty(allocation_id):
                 self._cgroups.allow_children(allocation_id)
+            if cleared is not Cleared.NONE_LEFT or not self._is_empty(allocation_id):
                 return False
         except OSError:
             if self._cgroups.exists(allocation_id):
@@ -148,7 +224,12 @@ class SystemdSlices:
             # Somebody else stopped it; its properties may still be there.
         if self._units.stop(name):
             return False
-        return self._settled(lambda: self._gone(allocation_id))
+        return self._settled("gone", allocation_id, lambda: self._gone(allocation_id))
+
+    def _is_empty(self, id_: AllocationId) -> bool:
+        """Whether no process is in the slice itself, or there is no slice."""
+        state = self._cgroups.state(id_)
+        return state is None or state.empty
 
     def _gone(self, id_: AllocationId) -> bool:
         self._cgroups.remove(id_)
@@ -161,29 +242,15 @@ class SystemdSlices:
         except OSError:
             return False
 
-    def _in_use(self, id_: AllocationId, wanted: Limits, found: SliceState | None) -> Failed | None:
-        if found is None or found.empty:
-            return None
-        if not (self._cdi / file_name(id_)).exists():
-            return _failed(
-                f"processes run in {slice_name(id_)} before its devices were handed out; end them"
-            )
-        if not 0 < wanted.memory_bytes < self._cgroups.memory_bytes(id_):
-            return None
-        used = self._cgroups.memory_bytes(id_)
-        self._cgroups.reclaim(id_, used - wanted.memory_bytes)
-        used = self._cgroups.memory_bytes(id_)
-        if used <= wanted.memory_bytes:
-            return None
-        return _failed(
-            f"{slice_name(id_)} uses {used} bytes and may have {wanted.memory_bytes}; its limits"
-            " are set once the workload gave memory back"
-        )
+    def _is_published(self, id_: AllocationId) -> bool:
+        return (self._cdi / file_name(id_)).exists()
 
-    def _apply(self, id_: AllocationId, wanted: Limits) -> Failed | None:
+    def _apply(
+        self, id_: AllocationId, wanted: Limits, memory_high: int | None = None
+    ) -> Failed | None:
         name = slice_name(id_)
         try:
-            properties = properties_of(wanted)
+            properties = properties_of(wanted, memory_high)
         except MalformedCpuList as error:
             return Failed(FailureReason.INVALID_LIMITS, f"cpulist {error}")
         problem = self._units.apply(name, properties)
@@ -205,14 +272,18 @@ class SystemdSlices:
                 return "it has no control group"
             return self._cgroups.differences(wanted, self._cgroups.files(id_))
 
-        return "" if self._settled(lambda: not wrong()) else wrong()
+        settled = self._settled("limited", id_, lambda: not wrong())
+        return "" if settled else wrong()
 
-    def _settled(self, done: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + self._settle_s
+    def _settled(self, what: str, id_: AllocationId, done: Callable[[], bool]) -> bool:
+        """Whether it comes to be so; what did not before costs no pass any time."""
+        deadline = time.monotonic() + (0.0 if (what, id_) in self._stuck else self._settle_s)
         while not done():
             if time.monotonic() > deadline:
+                self._stuck.add((what, id_))
                 return False
             time.sleep(_LOOK_S)
+        self._stuck.discard((what, id_))
         return True
 
 
@@ -227,6 +298,11 @@ def _out_of_bounds(id_: AllocationId, limits: Limits) -> Failed | None:
     ):
         return None
     return Failed(FailureReason.INVALID_LIMITS, "limits are beyond what any host has")
+
+
+def _lowers(before: Limits, wanted: Limits) -> bool:
+    """Whether memory is limited to less than it was; 0 is no limit."""
+    return wanted.memory_bytes > 0 and not 0 < before.memory_bytes <= wanted.memory_bytes
 
 
 def _failed(message: str) -> Failed:

@@ -3,16 +3,23 @@
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from bcd.model.assignment import slice_name
-from bcd.model.cpuset import format_cpulist
+from bcd.model.assignment import Limits, slice_name
+from bcd.model.cpuset import format_cpulist, parse_cpulist
 from bcd.model.ids import AllocationId
+from bcd.node.cdi import file_name
 from bcd.node.host.systemd.conversation import Property
+from tests.node.world import alloc_id
+
+ID = alloc_id(1)
+GIB = 1 << 30
 
 _INFINITY = (1 << 64) - 1
 _FRESH = {
     "cgroup.events": "populated 0\nfrozen 0",
     "cgroup.max.descendants": "max",
+    "cgroup.stat": "nr_descendants 0\nnr_dying_descendants 3",
     "cpu.max": "max 100000",
     "cpuset.cpus": "",
     "cpuset.mems": "",
@@ -29,6 +36,12 @@ _FILES = {
     "MemorySwapMax": "memory.swap.max",
     "TasksMax": "pids.max",
 }
+
+
+def limits(**changes: Any) -> Limits:
+    """Those of a small hold."""
+    fields: dict[str, Any] = {"cpu_millis": 500, "memory_bytes": GIB, "hugepages_1gi": 0}
+    return Limits(**(fields | changes))
 
 
 @dataclass
@@ -58,6 +71,10 @@ class FolderSystemd:
             (self.root / f"sys/kernel/mm/hugepages/hugepages-{size}kB").mkdir(parents=True)
         (self.root / "run/systemd/system").mkdir(parents=True)
         (self.root / "run/systemd/private").touch()
+        for file, ids in (("cpu/online", "0-7"), ("node/has_memory", "0-1")):
+            path = self.root / "sys/devices/system" / file
+            path.parent.mkdir(parents=True)
+            path.write_text(f"{ids}\n")
 
     def folder(self, id_: AllocationId) -> Path:
         """The control group of a slice."""
@@ -70,6 +87,13 @@ class FolderSystemd:
     def write(self, id_: AllocationId, file: str, text: str) -> None:
         """Somebody writes a control file."""
         (self.folder(id_) / file).write_text(text + "\n")
+
+    def above(self, file: str, text: str) -> None:
+        """A person limits ``bcd.slice``, and so every slice below."""
+        (self.parent.parent / file).write_text(text + "\n")
+        for folder in self.parent.iterdir():
+            if folder.is_dir():
+                self._withhold(folder)
 
     def populate(self, id_: AllocationId, busy: bool) -> None:
         """Put a process into a slice, which comes to be by that, or end it."""
@@ -93,7 +117,17 @@ class FolderSystemd:
             file, text = _written(each)
             if each.name not in self.deaf and not (self.clings and text == ""):
                 (self.parent / name / file).write_text(text + "\n")
+        self._withhold(self.parent / name)
         return ""
+
+    def _withhold(self, folder: Path) -> None:
+        """What is left of ids: the parent's and those online, where any of them was asked for."""
+        for file, online in (("cpuset.cpus", "cpu/online"), ("cpuset.mems", "node/has_memory")):
+            left = parse_cpulist((self.root / "sys/devices/system" / online).read_text())
+            for asked in (self.parent.parent / file, folder / file):
+                if asked.exists():
+                    left = (left & parse_cpulist(asked.read_text())) or left
+            (folder / f"{file}.effective").write_text(format_cpulist(left) + "\n")
 
     def stop(self, name: str) -> str:
         """Remove a slice."""
@@ -125,3 +159,9 @@ def _written(given: Property) -> tuple[str, str]:
         quota = limit if limit == "max" else str(given.value // 10)
         return "cpu.max", f"{quota} 100000"
     return _FILES[given.name], limit
+
+
+def publish(systemd: FolderSystemd) -> None:
+    """Write the spec of the hold, so that its devices are handed out."""
+    (systemd.root / "etc/cdi").mkdir(parents=True)
+    (systemd.root / "etc/cdi" / file_name(ID)).write_text("{}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import bcd
 from bcd.node.host.systemd.conversation import SystemdUnits
 from bcd.node.host.systemd.process import Launch
 
@@ -117,6 +118,19 @@ def test_a_child_that_talks_nonsense_is_told_and_replaced(
     assert said.startswith(f"the program that speaks to systemd failed: {words}")
     wait_for("its end", lambda: not runs(burst.pids()[0]))
     assert units.start("a") == ""
+
+
+def test_a_child_of_another_version_does_nothing_for_a_daemon_that_is_older(
+    burst: Burst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = burst.units()
+    assert units.start("a") == ""
+    monkeypatch.setattr(bcd, "__version__", "0.0.1")
+    assert units.start("b").startswith("systemd was not asked: bcd is being upgraded")
+    assert units.stop("c").startswith("systemd was not asked: bcd is being upgraded")
+    assert len(burst.pids()) == 1
+    monkeypatch.undo()
+    assert units.start("d") == ""
 
 
 def test_what_a_library_prints_is_no_answer(burst: Burst) -> None:

@@ -1,25 +1,15 @@
 """Slices through systemd, on a folder that plays the control groups and a systemd that fails."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bcd.model.assignment import Limits
 from bcd.model.ids import AllocationId
 from bcd.model.report import FailureReason
-from bcd.node.cdi import file_name
+from bcd.node.host.systemd.child import UPGRADING
 from bcd.node.host.systemd.slices import SystemdSlices
-from tests.node.host.systemd.folder import FolderSystemd
-from tests.node.world import alloc_id
-
-ID = alloc_id(1)
-GIB = 1 << 30
-
-
-def limits(**changes: Any) -> Limits:
-    fields: dict[str, Any] = {"cpu_millis": 500, "memory_bytes": GIB, "hugepages_1gi": 0}
-    return Limits(**(fields | changes))
+from tests.node.host.systemd.folder import GIB, ID, FolderSystemd, limits, publish
 
 
 @pytest.fixture
@@ -30,11 +20,6 @@ def systemd(tmp_path: Path) -> FolderSystemd:
 @pytest.fixture
 def slices(systemd: FolderSystemd) -> SystemdSlices:
     return SystemdSlices(systemd.root, units=systemd, settle_s=0)
-
-
-def publish(systemd: FolderSystemd) -> None:
-    (systemd.root / "etc/cdi").mkdir(parents=True)
-    (systemd.root / "etc/cdi" / file_name(ID)).write_text("{}")
 
 
 @pytest.mark.parametrize(
@@ -139,17 +124,18 @@ def test_huge_pages_of_a_slice_whose_controller_was_turned_off_are_a_surprise(
     assert "hugetlb.2MB.max" in slices.read()[ID].surprise
 
 
-def test_memory_in_use_is_never_taken_away(systemd: FolderSystemd, slices: SystemdSlices) -> None:
-    publish(systemd)
-    assert slices.ensure(ID, limits(memory_bytes=4 * GIB)) is None
-    systemd.populate(ID, True)
-    systemd.write(ID, "memory.current", str(3 * GIB))
-    before = list(systemd.calls)
-    failed = slices.ensure(ID, limits(memory_bytes=2 * GIB))
+def test_an_upgrade_fails_new_holds_and_leaves_those_that_stand_alone(
+    systemd: FolderSystemd, slices: SystemdSlices
+) -> None:
+    assert slices.ensure(ID, limits()) is None
+    systemd.refuses = UPGRADING
+    failed = slices.ensure(ID, limits(cpus="3"))
     assert failed is not None
-    assert str(3 * GIB) in failed.message
-    assert systemd.calls == before
-    assert slices.ensure(ID, limits(memory_bytes=3 * GIB)) is None
+    assert "bcd is being upgraded" in failed.message
+    publish(systemd)
+    assert slices.ensure(ID, limits(cpus="3")) is None
+    assert not slices.stop(ID)
+    assert slices.read()[ID].limits == limits()
 
 
 def test_a_process_before_the_devices_were_handed_out_is_refused(
@@ -162,41 +148,6 @@ def test_a_process_before_the_devices_were_handed_out_is_refused(
     assert systemd.calls == []
     publish(systemd)
     assert slices.ensure(ID, limits()) is None
-
-
-class LateProcess(FolderSystemd):
-    """A workload starts right before new children are forbidden."""
-
-    def arrive(self, slices: SystemdSlices) -> None:
-        forbid = slices._cgroups.forbid_children
-
-        def late(id_: AllocationId) -> None:
-            self.populate(id_, True)
-            forbid(id_)
-
-        slices._cgroups.forbid_children = late  # type: ignore[method-assign]
-
-
-def test_a_workload_that_came_before_the_stop_keeps_its_slice_and_its_children(
-    tmp_path: Path,
-) -> None:
-    systemd = LateProcess(tmp_path)
-    slices = SystemdSlices(tmp_path, units=systemd, settle_s=0)
-    assert slices.ensure(ID, limits()) is None
-    systemd.arrive(slices)
-    assert not slices.stop(ID)
-    assert systemd.read(ID, "cgroup.max.descendants") == "max"
-    assert not any(call.startswith("stop") for call in systemd.calls)
-
-
-def test_a_slice_that_systemd_does_not_stop_is_not_called_gone(
-    systemd: FolderSystemd, slices: SystemdSlices
-) -> None:
-    assert slices.ensure(ID, limits()) is None
-    systemd.refuses = "systemd says: no"
-    assert not slices.stop(ID)
-    systemd.refuses = ""
-    assert slices.stop(ID)
 
 
 @pytest.mark.parametrize(
