@@ -119,4 +119,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    from bcd.cli import bcd_daemon
+
+    bcd_daemon()

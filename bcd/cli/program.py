@@ -161,7 +161,7 @@ def run_program(name: str, body: Callable[[], int], *, daemon: bool = False) -> 
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1
     except OSError as error:  # no descriptors, no memory, a sick disk: never for good
         about = f"{printable(str(error.filename))}: " if error.filename else ""

@@ -13,6 +13,8 @@ def say(lines: Iterable[str]) -> None:
     What a terminal cannot show is escaped. A closed pipe stays a BrokenPipeError, which
     ``run_program`` knows.
     """
+    if sys.stdout is None:
+        raise Unavailable("standard output: is closed; open it, such as with: >/dev/null")
     text = "\n".join(lines).encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
     try:
         print(text.decode(sys.stdout.encoding or "utf-8"), flush=True)

@@ -445,7 +445,7 @@ async def test_what_lies_where_the_socket_belongs_and_is_none_stays(
     assert await daemon.end() == 0
 
 
-@pytest.mark.parametrize("limit", ["-n 6", "-n 8"])
+@pytest.mark.parametrize("limit", ["-n 6", "-n 8", "-n 10"])
 async def test_a_start_without_descriptors_is_to_be_tried_again(
     site: Site, gateway: FakeGateway, config: Path, limit: str
 ) -> None:
@@ -455,7 +455,7 @@ async def test_a_start_without_descriptors_is_to_be_tried_again(
     done = await asyncio.to_thread(
         subprocess.run, ["bash", "-c", script], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1, done
+    assert done.returncode not in (0, 4, 78), done  # on which its unit stays as it is
     assert site.specs()
 
 
