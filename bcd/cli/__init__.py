@@ -26,6 +26,8 @@ def bcd_placer() -> None:
 
 def better_compute() -> None:
     """The console script."""
+    # What goes wrong is told in our own words.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         _run("better-compute", "bcd.cli.better_compute")
     except OSError as error:  # standard output is full or gone
@@ -39,9 +41,6 @@ def bcd_daemon() -> None:
 
 def _run(program: str, module: str) -> None:
     """Run a module's ``main``; what it cannot start with, or did not expect, is one sentence."""
-    if program != "bcd":  # which decides by its verb: a command of bcd exec gets our environment
-        # gRPC reads this when it is loaded; what goes wrong is told in our own words.
-        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # libraries' remarks on files that we refuse anyway
     _check_start(program)

@@ -150,8 +150,8 @@ class MadeHost:
         fields = {name: getattr(TOLD, name) for name in Told.__slots__}
         self.changes["daemon"] = Told(**(fields | changes))
 
-    def patient(self) -> Patient:
-        """What the doctor looks at."""
+    def patient(self, **changes: Any) -> Patient:
+        """What the doctor looks at; ``changes`` to its fields come last."""
         text = "".join(f"{key}={value}\n" for key, value in self.unit.items())
         self.write("made/bcd.service", text)
         fields: dict[str, Any] = {
@@ -164,4 +164,4 @@ class MadeHost:
             "dial": lambda _: "",
             "has_module": lambda _: True,
         }
-        return Patient(**(fields | self.changes))
+        return Patient(**(fields | self.changes | changes))
