@@ -63,6 +63,23 @@ def _replace(path: Path, content: bytes, mode: int, durable: bool) -> None:
         sync_folder(path.parent)
 
 
+# What lies there, or whose it is: the same with every try, until a person changes it.
+_LASTING = frozenset(
+    {
+        errno.EACCES, errno.EEXIST, errno.EFBIG, errno.EINVAL, errno.EISDIR, errno.ELOOP,
+        errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.EPERM,
+    }
+)  # fmt: skip
+
+
+def may_pass(error: OSError) -> bool:
+    """Whether trying again may help without anybody's doing: no room, no descriptors, a sick disk.
+
+    A daemon that ends on such an error is to be started again.
+    """
+    return error.errno not in _LASTING
+
+
 def why(error: OSError) -> str:
     """What the system said, for the middle of a sentence."""
     if isinstance(error, FileExistsError):

@@ -68,15 +68,31 @@ def _run(program: str, module: str) -> None:
 
 
 def _check_start(program: str) -> None:
+    closed = _stand_in()
     for argument in sys.argv[1:]:
         try:
             argument.encode()
         except UnicodeEncodeError as error:
             _give_up(program, f"the argument {argument!r} is not UTF-8", error, 2)
-    if sys.stdout is None:
+    # Of bcd each verb knows whether it has anything to say there.
+    if closed and program != "bcd":
         _give_up(program, "standard output is closed", None)
+
+
+def _stand_in() -> bool:
+    """Put /dev/null in the place of closed streams; whether standard output was one.
+
+    Else the next file that is opened gets that number, and what is printed goes into it. A
+    program that we become finds them closed, as we did.
+    """
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115 - for as long as the process lives
+    closed = sys.stdout is None
+    if closed:
+        os.open(os.devnull, os.O_RDONLY)  # takes no word: who prints there is told so
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - print() would take standard output
+    return closed
 
 
 def _give_up(program: str, words: str, error: BaseException | None, code: int = 1) -> NoReturn:

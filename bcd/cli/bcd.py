@@ -152,4 +152,6 @@ def _verb(
 
 
 if __name__ == "__main__":
-    main()
+    from bcd.cli import bcd_daemon
+
+    bcd_daemon()

@@ -28,15 +28,20 @@ def run(config: Path, allocation: str, command: Sequence[str]) -> int:
     standing = _standing(found_holds(paths), allocation)
     hold = standing.hold
     assert hold is not None
-    environment = dict(os.environ) | _variables(hold, standing.node_id)
+    # What an outer hold says of itself is not true of this one, not even what this one leaves out.
+    ours = {name: text for name, text in os.environ.items() if not name.startswith("BCD_")}
+    environment = ours | _variables(hold, standing.node_id)
     words = [*_into_slice(paths, standing, hold), *command]
     program = _found(command[0], environment)
     if program is None:
         return _refused(command[0], "is not found", _NOT_FOUND)
     if not os.access(program, os.X_OK) or os.path.isdir(program):
         return _refused(command[0], "is no program that this user may run", _NOT_RUNNABLE)
-    sys.stdout.flush()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and so would the command
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    # Python ignores them, and what is ignored stays so: a pipe's reader that left ended nothing.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(words[0] if len(words) > len(command) else program, words, environment)  # noqa: S606
     except OSError as error:

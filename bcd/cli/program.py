@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bcd.durable import may_pass, why
 from bcd.model.address import FORMS
-from bcd.model.errors import BadConfiguration, BcdError, BrokenFile, InvalidInput
+from bcd.model.errors import BadConfiguration, BcdError, BrokenFile, InvalidInput, Unavailable
+from bcd.model.printable import printable
 from bcd.model.units import parse_duration_ms
 
 logger = logging.getLogger(__name__)
@@ -38,12 +40,15 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 def load_settings(path: Path, kind: type[T]) -> T:
     """Read a TOML file into a settings struct; unknown keys and wrong types are refused.
 
-    Raises BadConfiguration naming the file, the key and the rule.
+    Raises BadConfiguration naming the file, the key and the rule; Unavailable when the system
+    cannot read it now.
     """
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_SETTINGS_BYTES + 1)
     except OSError as error:
+        if may_pass(error):
+            raise Unavailable(f"{path}: cannot be read now ({why(error)}); try again") from error
         raise BadConfiguration(
             f"{path}: cannot be read ({error.strerror}); {_remedy(path, error)}"
         ) from error
@@ -180,7 +185,8 @@ def run_program(name: str, body: Callable[[], int], *, daemon: bool = False) -> 
     """Run a command's body and exit with its code; an error ends in one sentence on stderr.
 
     A ``daemon`` whose settings or own files cannot be used ends with EXIT_CONFIGURATION, on which
-    its unit does not start it again: somebody has to look first.
+    its unit does not start it again: somebody has to look first. What the system lacks for a
+    while ends with 1, and the unit tries again.
     """
     try:
         code = body()
@@ -193,6 +199,10 @@ def run_program(name: str, body: Callable[[], int], *, daemon: bool = False) -> 
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
+    except OSError as error:  # no descriptors, no memory, a sick disk: never for good
+        about = f"{printable(str(error.filename))}: " if error.filename else ""
+        print(f"{name}: {about}{why(error)}; try again once that has passed", file=sys.stderr)
         code = 1
     raise SystemExit(code)

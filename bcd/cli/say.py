@@ -16,6 +16,8 @@ def say(lines: Iterable[str]) -> None:
     said = list(lines)
     if not said:
         return
+    if sys.stdout is None:
+        raise Unavailable("standard output: is closed; open it, such as with: >/dev/null")
     text = "\n".join(said).encode(sys.stdout.encoding or "utf-8", errors="backslashreplace")
     try:
         print(text.decode(sys.stdout.encoding or "utf-8"), flush=True)

@@ -17,6 +17,7 @@ from bcd.node.exposition import exposition
 from bcd.node.holds import Holds
 from bcd.node.identity import Identity
 from bcd.node.link import Link
+from bcd.node.listening import Listening
 from bcd.node.metrics import Measured, PassTimes, families
 from bcd.node.scrape import ScrapeServer
 from bcd.node.session import Session
@@ -36,11 +37,15 @@ class Running(Protocol):
     link: Link
     session: Session | None
     counters: Counter[str]
-    conditions: tuple[NodeCondition, ...]
     outcomes: Mapping[AllocationId, Outcome]
     waiting: Mapping[AllocationId, str]
     last_pass: str
     pass_times: PassTimes
+
+    @property
+    def conditions(self) -> tuple[NodeCondition, ...]:
+        """What a person should look at now."""
+        ...
 
 
 class Answers:
@@ -50,11 +55,12 @@ class Answers:
         self._daemon = daemon
         self._holds = holds
 
-    def servers(self, socket: Path | None, listen: str) -> tuple[StatusServer | ScrapeServer, ...]:
+    def listening(self, socket: Path | None, listen: str) -> Listening:
         """What serves the answers: a Unix socket, and a port for metrics unless it is empty."""
         questions = {"status": self.status, "inventory": self.inventory}
         status = () if socket is None else (StatusServer(socket, questions),)
-        return (*status, *((ScrapeServer(listen, self.metrics),) if listen else ()))
+        metrics = (ScrapeServer(listen, self.metrics),) if listen else ()
+        return Listening((*status, *metrics), self._holds.ports.clock)
 
     def status(self) -> dict[str, Any]:
         """The answer to ``bcd status``."""

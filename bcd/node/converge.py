@@ -38,6 +38,7 @@ class _Planner:
         ours = {entry.allocation_id for entry in desired.assignments} if desired else set()
         others = holds_of_others(observed.cdi.own, observed.env, place.node_id)
         self._others = tuple(other for other in others if other.allocation_id not in ours)
+        self._slices = observed.slices
         observed = observed.without(frozenset(other.allocation_id for other in self._others))
         self._observed = observed
         self._steps: list[steps.Step] = []
@@ -203,8 +204,11 @@ class _Planner:
 
     def _enter_others(self) -> None:
         for other in self._others:
+            state = self._slices.get(other.allocation_id)
             if other.hold is not None:
                 self._enter(other.hold)
+            elif state is not None:  # whatever its files said, so much may be used in there
+                self._ledger.enter_limits(state.limits)
 
     def _enter(self, hold: Hold) -> None:
         self._ledger.enter(hold)

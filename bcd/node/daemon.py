@@ -61,7 +61,6 @@ class Daemon:
         self.ports = holds.ports
         self.instance = str(uuid.uuid4())
         self.counters: Counter[str] = Counter()
-        self.conditions: tuple[NodeCondition, ...] = ()
         self.outcomes: Mapping[AllocationId, Outcome] = {}
         self.waiting: Mapping[AllocationId, str] = {}
         self.last_pass = ""
@@ -80,7 +79,8 @@ class Daemon:
         self._holds = holds
         self._claimed = claimed
         self._answers = Answers(self, holds)
-        self._servers = self._answers.servers(status_socket, settings.metrics.listen)
+        self._listening = self._answers.listening(status_socket, settings.metrics.listen)
+        self._of_pass: tuple[NodeCondition, ...] = ()
         self._wake = asyncio.Event()
         self._watchdog = Watchdog(holds.ports.clock)
         self._ready = False
@@ -99,11 +99,10 @@ class Daemon:
         systemd hears READY with the first pass that ends well: before, no hold is sure to stand. A
         first pass that takes long is not waited for: what it has not made yet is held down by the
         slices' drop-in, and a workload manager that waits for ever would be no better.
-        Raises BadConfiguration when the status socket or the port of metrics cannot be had.
+        Neither waits for the status socket or the port of metrics.
         """
         try:
-            for server in self._servers:
-                await server.start()
+            self._tasks.append(asyncio.create_task(self._listening.run()))
             self._listen_to_hardware()
             await self._first_pass()
             link = asyncio.create_task(self.link.run())
@@ -119,8 +118,7 @@ class Daemon:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for server in self._servers:
-                await server.stop()
+            await self._listening.stop()
             await asyncio.to_thread(self._flush)
             self.ports.gpus.close()
             os.close(self._claimed)
@@ -241,7 +239,7 @@ class Daemon:
         self.counters["failed passes"] += 1
         self._troubled += 1
         condition = failure_of(error)
-        self.conditions = (condition,)
+        self._of_pass = (condition,)
         log.error(
             "pass failed; holds stay as they are, the next pass tries again",
             extra={"problem": condition.message},
@@ -257,7 +255,7 @@ class Daemon:
 
     def _take(self, result: PassResult) -> None:
         self._troubled = self._troubled + 1 if result.unwritten else 0
-        self.conditions = result.conditions
+        self._of_pass = result.conditions
         self.outcomes = result.outcomes
         self.waiting = result.waiting
         self.last_pass = result.sentence
@@ -343,6 +341,11 @@ class Daemon:
         return applied.state.version if applied is not None else (0, 0)
 
     # What people ask.
+
+    @property
+    def conditions(self) -> tuple[NodeCondition, ...]:
+        """What a person should look at: the last pass's, and what does not listen now."""
+        return (*self._of_pass, *self._listening.conditions)
 
     def status(self) -> dict[str, Any]:
         """The answer to ``bcd status``."""

@@ -5,16 +5,15 @@ a request is read within bounds of size, time and number, answered, and its conn
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
-from bcd.model.errors import BadConfiguration
+from bcd.durable import why
+from bcd.node.condition import NodeCondition
+from bcd.node.connections import Connections
 from bcd.node.exposition import CONTENT_TYPE
 
 PATH = "/metrics"
 _MAX_REQUEST_BYTES = 16 * 1024
-_MAX_CONNECTIONS = 16
-_TIMEOUT_S = 5.0
 
 
 class ScrapeServer:
@@ -25,7 +24,7 @@ class ScrapeServer:
         self._host, self._port = host.strip("[]"), int(port)
         self._page = page
         self._server: asyncio.Server | None = None
-        self._open = 0
+        self._connections = Connections(self._answer)
 
     @property
     def port(self) -> int:
@@ -33,37 +32,26 @@ class ScrapeServer:
         assert self._server is not None, "listens after start()"
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def start(self) -> None:
-        """Listen; raises BadConfiguration when the address cannot be had."""
+    async def start(self) -> NodeCondition | None:
+        """Listen; a condition while the address cannot be had, such as when another has it."""
         try:
             self._server = await asyncio.start_server(
-                self._serve, self._host, self._port, limit=_MAX_REQUEST_BYTES
+                self._connections.accept, self._host, self._port, limit=_MAX_REQUEST_BYTES
             )
         except OSError as error:
-            raise BadConfiguration(
-                f"metrics.listen: {self._host}:{self._port} cannot be had"
-                f" ({error.strerror or error}); set another port, or an empty text for no metrics"
-            ) from error
+            return NodeCondition(
+                "MetricsNotServed",
+                "metrics.listen",
+                f"metrics.listen: {self._host}:{self._port} cannot be had ({why(error)}); end what"
+                " has it, or set another port, or an empty text for no metrics; it is tried again",
+            )
+        return None
 
     async def stop(self) -> None:
         """Stop listening; an answer on its way is cut off."""
         if self._server is not None:
             self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
-        try:
-            # What is too many is closed unread; a scraper tries again.
-            if self._open <= _MAX_CONNECTIONS:
-                async with asyncio.timeout(_TIMEOUT_S):
-                    writer.write(await self._answer(reader))
-                    await writer.drain()
-        except (OSError, TimeoutError):
-            pass
-        finally:
-            self._open -= 1
-            with contextlib.suppress(OSError):
-                writer.close()
+        await self._connections.close()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from bcd.durable import why
-from bcd.model.errors import BadConfiguration, Unavailable
+from bcd.model.errors import Unavailable
+from bcd.node.condition import NodeCondition
+from bcd.node.connections import Connections
 
 Question = Callable[[], Any]
 _MAX_QUESTION_BYTES = 64
@@ -26,45 +28,55 @@ class StatusServer:
         self._path = path
         self._questions = questions
         self._server: asyncio.Server | None = None
+        self._connections = Connections(self._answer)
 
-    async def start(self) -> None:
-        """Listen; raises BadConfiguration when the socket cannot be made."""
+    async def start(self) -> NodeCondition | None:
+        """Listen; a condition while the socket cannot be made, such as when there is no room."""
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._make_room()
-            self._server = await asyncio.start_unix_server(self._serve, self._path)
+            if not self._make_room():
+                return self._trouble("what is there is no socket")
+            self._server = await asyncio.start_unix_server(
+                self._connections.accept, self._path, limit=_MAX_QUESTION_BYTES
+            )
             os.chmod(self._path, 0o660)
         except OSError as error:
-            raise BadConfiguration(
-                f"paths.socket: {self._path} cannot be made ({error.strerror or error})"
-            ) from error
+            await self.stop()
+            return self._trouble(why(error))
+        return None
 
-    def _make_room(self) -> None:
-        """Remove the socket of a killed daemon; anything else there stays."""
+    def _trouble(self, problem: str) -> NodeCondition:
+        return NodeCondition(
+            "StatusNotServed",
+            str(self._path),
+            f"paths.socket: {self._path} cannot be made ({problem}); mend that, or name a new path;"
+            " it is tried again",
+        )
+
+    def _make_room(self) -> bool:
+        """Remove the socket of a killed daemon; anything else there stays, and False says so."""
         try:
             mode = self._path.lstat().st_mode
         except FileNotFoundError:
-            return
-        if not stat.S_ISSOCK(mode):
-            raise BadConfiguration(f"paths.socket: {self._path} is something else; name a new path")
-        self._path.unlink(missing_ok=True)
+            return True
+        if stat.S_ISSOCK(mode):
+            self._path.unlink(missing_ok=True)
+        return stat.S_ISSOCK(mode)
 
     async def stop(self) -> None:
-        """Stop listening and remove the socket."""
-        if self._server is not None:
-            self._server.close()
-            with contextlib.suppress(FileNotFoundError):
+        """Stop listening, cut off what is open, and remove the socket."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            with contextlib.suppress(OSError):
                 os.unlink(self._path)
+        await self._connections.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ValueError, TimeoutError):
-            line = await asyncio.wait_for(reader.readline(), _TIMEOUT_S)
-            question = line[:_MAX_QUESTION_BYTES].decode(errors="replace").strip()
-            answer = self._questions.get(question)
-            document = answer() if answer else {"error": "unknown question"}
-            writer.write(msgspec.json.encode(document) + b"\n")
-            await asyncio.wait_for(writer.drain(), _TIMEOUT_S)
-        writer.close()
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        line = await reader.readline()
+        answer = self._questions.get(line.decode(errors="replace").strip())
+        document = answer() if answer else {"error": "unknown question"}
+        return msgspec.json.encode(document) + b"\n"
 
 
 def ask(path: Path, question: str) -> Any:

@@ -14,8 +14,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bcd.durable import remove_file, replace_file
-from bcd.model.errors import BadConfiguration, BrokenFile
+from bcd.durable import may_pass, remove_file, replace_file, why
+from bcd.model.errors import BadConfiguration, BrokenFile, Unavailable
 from bcd.signing import keys
 from bcd.signing.certificates import parse_certificates, public_key, to_pem
 
@@ -134,7 +134,7 @@ def load_credentials(folder: Path, remedy: str) -> Credentials:
 
     Raises BrokenFile, naming the file and ``remedy``, when it cannot be read, does not parse, is
     readable by others or its key and leaf do not belong together; FileNotFoundError when it is not
-    there.
+    there; Unavailable when the system cannot read it now.
     """
     path = folder / CREDENTIALS
     try:
@@ -144,6 +144,9 @@ def load_credentials(folder: Path, remedy: str) -> Credentials:
     except FileNotFoundError:
         raise
     except OSError as error:
+        if may_pass(error):
+            problem = f"{path}: cannot be read now ({why(error)}); it is whole as far as is known"
+            raise Unavailable(f"{problem}, so start again once that has passed") from error
         raise unreadable(path, error, remedy) from error
     if mode & 0o077:
         raise BrokenFile(str(path), f"has mode {mode & 0o777:o}", f"run: chmod 600 {path}")

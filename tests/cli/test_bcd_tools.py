@@ -165,6 +165,67 @@ def test_a_command_runs_in_the_slice_with_the_variables_of_its_hold(
     )
 
 
+IGNORED = "sed -n s/SigIgn:.//p /proc/self/status"
+
+
+def test_a_command_ignores_no_signal_that_its_caller_did_not(host: MadeHost) -> None:
+    done = bcd(host.root, "exec", str(alloc_id(2)), "--", "sh", "-c", IGNORED)
+    ignored = int(done.stdout, 16)
+    assert [n for n in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (n - 1) & 1] == []
+
+
+def test_what_an_outer_hold_says_does_not_reach_the_command(
+    host: MadeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BCD_CGROUP_PARENT", "another.slice")
+    monkeypatch.setenv("BCD_NODE_ID", "node_of_old")
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    done = bcd(host.root, "exec", str(alloc_id(2)), "--", "env")
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    ours = {"BCD_ALLOCATION_ID", "BCD_NODE_ID", "BCD_DEVICES"}
+    assert {name for name in found if name.startswith("BCD_")} == ours
+    assert "GRPC_VERBOSITY" not in found
+    assert found["BCD_NODE_ID"] == node_id()
+
+
+CLOSED = "standard output: is closed; open it"
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code", "said"),
+    [
+        ("holds", ">&-", 1, CLOSED),
+        ("holds", ">&- 2>&-", 1, ""),
+        ("holds", "<&- >&- 2>&-", 1, ""),
+        ("doctor", ">&-", 1, CLOSED),
+        ("status", ">&-", 1, "no bcd answers there"),
+        ("exec {} -- sh -c 'exit 7'", ">&-", 7, ""),
+        ("exec {} -- sh -c 'exit 7'", "<&- >&- 2>&-", 7, ""),
+        ("exec {} -- sh -c 'echo word'", ">&-", 1, "sh: "),
+        ("exec {} -- sh -c 'echo word >&2'", "<&- >&-", 0, "word"),
+        ("run", ">&-", 78, "not enrolled"),
+    ],
+)
+def test_closed_streams_end_in_no_traceback(
+    host: MadeHost, words: str, closed: str, code: int, said: str
+) -> None:
+    verb, _, rest = words.format(alloc_id(2)).partition(" ")
+    if verb == "run":
+        (host.paths.state / "credentials.pem").unlink()
+    command = f"{sys.executable} -m bcd.cli.bcd {verb} --config {host.root}/bcd.toml {rest}"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {closed}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(HOME)},
+    )
+    assert (done.returncode, done.stdout) == (code, ""), done
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_hold_without_limits_needs_no_systemd(host: MadeHost) -> None:
     done = bcd(host.root, "exec", str(alloc_id(2)), "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert (done.returncode, done.stdout) == (0, "GPU-2\n")

@@ -468,13 +468,30 @@ def test_an_answer_of_another_version_is_a_sentence(question: str, document: Any
         bcd_status._lines(document, question, STATUS)
 
 
-async def test_what_lies_where_the_socket_belongs_and_is_none_stays(site: Site) -> None:
-    config = write_config(site)
-    site.devices()  # the machine is there already
+async def test_what_lies_where_the_socket_belongs_and_is_none_stays(
+    site: Site, gateway: FakeGateway
+) -> None:
+    gateway.want(site.node_id, assignment(1, site.devices()[0]), generation=1)
     (site.root / "s").write_text("somebody's")
-    done = await asyncio.to_thread(bcd, "run", "--config", str(config), "--sim", site.profile)
-    assert "s is something else; name a new path" in sentence(done)
+    daemon = await start_bcd(site)
+    await gateway.until(lambda: bool(gateway.said(Bound)))
+    assert "s cannot be made (what is there is no socket)" in daemon.log()
     assert (site.root / "s").read_text() == "somebody's"
+    assert await daemon.end() == 0
+
+
+@pytest.mark.parametrize("limit", ["-n 6", "-n 8", "-n 10"])
+async def test_a_start_without_descriptors_is_to_be_tried_again(
+    site: Site, gateway: FakeGateway, config: Path, limit: str
+) -> None:
+    await held(site, gateway)
+    words = ["-m", "bcd.cli.bcd", "--sim", "dgx-h100", "--config", str(config)]
+    script = f"ulimit {limit}; exec {sys.executable} {shlex.join(words)}"
+    done = await asyncio.to_thread(
+        subprocess.run, ["bash", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode not in (0, 4, 78), done  # on which its unit stays as it is
+    assert site.specs()
 
 
 async def test_a_mask_of_the_caller_hides_no_spec_and_no_env_file(

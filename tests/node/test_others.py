@@ -72,6 +72,21 @@ def test_its_memory_is_taken() -> None:
     assert failure(node, 2) == FailureReason.RESOURCES_EXHAUSTED
 
 
+@pytest.mark.parametrize("busy", [True, False])
+def test_its_memory_is_taken_even_when_none_of_its_files_can_be_read(busy: bool) -> None:
+    node = left()
+    stamp = f'{{"BCD_NODE_ID={node_id(9)}'.encode()
+    node.world.cdi.files = dict.fromkeys(node.world.cdi.files, stamp)
+    node.world.env.files = {}
+    if busy:
+        node.world.slices.busy.add(alloc_id(1))
+    node.run(state(assignment(2, WHOLE[1], limits=limits(memory_gib=100))))
+    assert conditions(node) == ["HoldOfAnotherNode"]
+    assert failure(node, 2) == FailureReason.RESOURCES_EXHAUSTED
+    node.run(state(assignment(2, WHOLE[1], limits=limits(memory_gib=10))))
+    assert bound(node, 2)
+
+
 def test_it_never_ends_a_hold_of_our_own_that_stands() -> None:
     node = Node()
     node.run(state(assignment(2, WHOLE[0])))

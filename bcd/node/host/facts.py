@@ -22,6 +22,7 @@ _PAGES = re.compile(r"hugepages-([0-9]{1,9})kB\Z")
 _TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
 _GPU = re.compile(r"[0-9a-fA-F:.]{7,16}\Z")
 _GPU_NODE = re.compile(r"^Node:\s+([0-9]{1,5})\s*$", re.MULTILINE)
+_STAT = re.compile(r"^([a-z_]{1,64}) ([0-9]{1,19})$", re.MULTILINE)
 # The kernel's lists are the same in pass after pass.
 _known_cpulist = functools.lru_cache(maxsize=256)(parse_cpulist)
 
@@ -57,10 +58,26 @@ class ProcSysHost:
     def machines(self) -> MachinesUse:
         """What is charged to ``machine.slice``, where libvirt and systemd keep virtual machines.
 
-        A huge page counts from its reservation on, which may be long before it is used.
+        A huge page counts from its reservation on, which may be long before it is used. Pages of
+        files that are clean and mapped by nobody do not count: an installation fills them with the
+        images that it reads, and the kernel takes them back for whoever needs memory.
         """
         pages = max(self._charged("hugetlb.1GB.current"), self._charged("hugetlb.1GB.rsvd.current"))
-        return MachinesUse(self._charged("memory.current"), pages >> 30)
+        return MachinesUse(max(0, self._charged("memory.current") - self._cached()), pages >> 30)
+
+    def _cached(self) -> int:
+        """Bytes that the kernel can take back without writing; 0 where it does not say.
+
+        memory.stat of Documentation/admin-guide/cgroup-v2.rst, which sums up the groups below.
+        What is locked is on neither list of files, and tmpfs is on those of anonymous memory;
+        file_mapped counts tmpfs too, so its part of that is taken off again.
+        """
+        text = self._text(f"{self._root}/sys/fs/cgroup/machine.slice/memory.stat")
+        found = {name: int(amount) for name, amount in _STAT.findall(text)}
+        files = found.get("active_file", 0) + found.get("inactive_file", 0)
+        mapped = max(0, found.get("file_mapped", files) - found.get("shmem", 0))
+        dirty = found.get("file_dirty", files) + found.get("file_writeback", 0)
+        return max(0, files - mapped - dirty)
 
     def _charged(self, name: str) -> int:
         text = self._text(f"{self._root}/sys/fs/cgroup/machine.slice/{name}").strip()

@@ -4,8 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from bcd.durable import why
-from bcd.model.errors import BadConfiguration, BrokenFile, Unavailable
+from bcd.durable import may_pass, why
+from bcd.model.errors import BadConfiguration, BcdError, BrokenFile, Unavailable
 from bcd.node.host.files import sweep
 
 _AS_ROOT = "run it as root"
@@ -15,7 +15,8 @@ def claim(folder: Path) -> int:
     """Make the folder, keep every other daemon out of it, and clear half-written files away.
 
     The claim lasts until the returned descriptor is closed or the process ends, however it
-    ends. Raises Unavailable when another daemon has it, BadConfiguration when it cannot be made.
+    ends. Raises Unavailable when another daemon has it, or the system lacks something now, and
+    BadConfiguration when it cannot be made.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,8 +53,16 @@ def _tighten(folder: Path, descriptor: int) -> None:
         os.fchmod(descriptor, 0o700)
 
 
-def unusable(error: OSError) -> BrokenFile:
-    """A file or folder of ours that ended a start or an enrolment."""
+def unusable(error: OSError) -> BcdError:
+    """A file or folder of ours that ended a start or an enrolment.
+
+    Unavailable for what may pass: the daemon's unit then starts it again.
+    """
+    if may_pass(error):
+        return Unavailable(
+            f"{error.filename or 'a file of bcd'}: cannot be used now ({why(error)}); holds are"
+            " untouched; make room there, or start again once that has passed"
+        )
     return BrokenFile(
         str(error.filename or "a file of bcd"),
         f"cannot be used ({why(error)})",
@@ -66,7 +75,9 @@ def unusable(error: OSError) -> BrokenFile:
     )
 
 
-def _unusable(folder: Path, error: OSError) -> BadConfiguration:
+def _unusable(folder: Path, error: OSError) -> BcdError:
+    if may_pass(error):
+        return unusable(OSError(error.errno, error.strerror, str(error.filename or folder)))
     remedy = "move what is there away, or set another folder"
     if isinstance(error, PermissionError):
         remedy = f"{_AS_ROOT}, or set another folder"

@@ -159,7 +159,7 @@ class MadeHost:
         self.changes["daemon"] = Told(**(fields | changes))
 
     def patient(self, **changes: Any) -> Patient:
-        """What the doctor looks at."""
+        """What the doctor looks at; ``changes`` to its fields come last."""
         text = "".join(f"{key}={value}\n" for key, value in self.unit.items())
         self.write("made/bcd.service", text)
         fields: dict[str, Any] = {

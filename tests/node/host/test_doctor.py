@@ -14,7 +14,7 @@ from bcd.model.report import Failed
 from bcd.model.units import DAY_MS, HOUR_MS
 from bcd.node.host.doctor import runtimes, system
 from bcd.node.host.doctor.examine import CHECKS, examine
-from bcd.node.host.doctor.finding import Finding, Level
+from bcd.node.host.doctor.finding import Answer, Finding, Level
 from bcd.node.host.doctor.patient import NvmlAnswer, Patient, dial, free_bytes, told
 from bcd.node.identity import save_identity
 from bcd.node.settings import CdiSettings
@@ -326,14 +326,44 @@ def test_without_a_daemon_nvml_is_asked_once_in_its_place(host: MadeHost) -> Non
     assert "no answer within 10 s" in found.found
 
 
-def test_programs_that_hang_fail_or_are_none_are_no_runtime(host: MadeHost) -> None:
-    host.program("podman", "exit 3")
-    host.program("docker", "echo no numbers")
+BROKEN = {
+    "exit 3": "ends with 3",
+    "kill -KILL $$": "ends with -9",
+    "echo no numbers": "names no version",
+    "exec sleep 60": "has not ended within 0.5 s",
+    "sleep 60 & echo 5.4.2": "has not ended within 0.5 s",
+    "exec >&-; exec sleep 60": "has not ended within 0.5 s",
+    "exec yes": "prints more than",
+}
+
+
+@pytest.mark.parametrize("script", BROKEN)
+@pytest.mark.parametrize("look", [runtimes.podman, runtimes.docker, runtimes.containerd])
+def test_a_runtime_that_is_broken_or_hangs_is_not_called_absent(
+    host: MadeHost, look: Callable[[Patient], Answer], script: str
+) -> None:
+    host.program(look.__name__, script)
+    answer = look(host.patient(program_s=0.5 if "sleep" in script else 20.0))
+    assert answer.level is Level.WARNING
+    assert BROKEN[script] in answer.found
+
+
+def test_a_runtime_that_is_no_program_is_said_so(host: MadeHost) -> None:
     host.write("usr/bin/containerd", "not a program")
     os.chmod(host.root / "usr/bin/containerd", 0o755)
-    patient = host.patient()
-    for look in (runtimes.podman, runtimes.docker, runtimes.containerd):
-        assert look(patient).found == "not installed"
+    answer = runtimes.containerd(host.patient())
+    assert "cannot be run (Exec format error)" in answer.found
+
+
+def test_a_systemd_that_hangs_is_a_fault_and_not_for_root_to_look_at(host: MadeHost) -> None:
+    host.program("systemctl", "exec sleep 60")
+    found = {f.name: f for f in examine(host.patient(program_s=0.2))}
+    for name in ("enabled", "watchdog", "order", "fail-closed-loaded"):
+        assert found[name].level is Level.FAILED, found[name]
+        assert "systemctl show has not ended within 0.2 s" in found[name].found
+        assert "as root" not in found[name].found
+    host.program("systemctl", "exit 1")
+    assert findings(host)["enabled"].level is Level.SKIPPED
 
 
 @pytest.mark.parametrize(

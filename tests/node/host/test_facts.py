@@ -193,6 +193,47 @@ def test_memory_of_virtual_machines_is_that_of_their_slice(tmp_path: Path) -> No
     assert host.machines() == MachinesUse(123_456, 3)
 
 
+STAT = {
+    "anon": 60_000,
+    "file": 39_000,
+    "shmem": 4_000,
+    "file_mapped": 5_000,
+    "file_dirty": 2_000,
+    "file_writeback": 1_000,
+    "inactive_anon": 64_000,
+    "inactive_file": 20_000,
+    "active_file": 14_000,
+    "unevictable": 1_000,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "counted"),
+    [
+        ({}, 100_000 - 30_000),  # of 34 000 on the lists, 1 000 are mapped and 3 000 to be written
+        ({"shmem": 0}, 100_000 - 26_000),
+        ({"file_dirty": 50_000}, 100_000),
+        ({"file_mapped": 50_000}, 100_000),
+        ({"inactive_file": 10**18}, 0),
+        ({"inactive_file": 10**40}, 100_000 - 10_000),
+    ],
+)
+def test_what_the_kernel_can_take_back_is_not_used_by_virtual_machines(
+    tmp_path: Path, changes: dict[str, int], counted: int
+) -> None:
+    folder = "sys/fs/cgroup/machine.slice"
+    stat = "".join(f"{name} {amount}\n" for name, amount in (STAT | changes).items())
+    write(tmp_path, {f"{folder}/memory.current": "100000\n", f"{folder}/memory.stat": stat})
+    assert ProcSysHost(tmp_path).machines().memory_bytes == counted
+
+
+@pytest.mark.parametrize("stat", ["", "rubbish", "inactive_file 50000\n", "active_file x\n"])
+def test_without_a_whole_account_all_memory_counts(tmp_path: Path, stat: str) -> None:
+    folder = "sys/fs/cgroup/machine.slice"
+    write(tmp_path, {f"{folder}/memory.current": "100000\n", f"{folder}/memory.stat": stat})
+    assert ProcSysHost(tmp_path).machines().memory_bytes == 100_000
+
+
 def test_a_root_without_anything_gives_empty_facts(tmp_path: Path) -> None:
     facts = ProcSysHost(tmp_path).facts()
     assert (facts.hostname, facts.boot_id, facts.memory_bytes) == ("", "", 0)

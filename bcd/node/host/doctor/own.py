@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 
 from bcd.durable import why
-from bcd.model.errors import BrokenFile
+from bcd.model.errors import BrokenFile, Unavailable
 from bcd.model.units import HOUR_MS, MINUTE_MS
 from bcd.node.host.doctor.finding import Answer, Level, failed, for_root, ok, skipped, warning
 from bcd.node.host.doctor.patient import Patient, Told
@@ -69,6 +69,8 @@ def _credentials(patient: Patient) -> Credentials | Answer:
         return load_credentials(patient.paths.state, _JOIN)
     except FileNotFoundError:
         return failed(f"{path}: this host is not enrolled", _JOIN)
+    except Unavailable as error:
+        return failed(str(error), "dmesg and df tell why")
     except (BrokenFile, OSError) as error:
         if isinstance(error.__cause__ or error, PermissionError):
             return for_root(path)

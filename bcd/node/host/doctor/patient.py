@@ -7,7 +7,6 @@ can be a sick host.
 import importlib.util
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import msgspec
 from bcd.durable import why
 from bcd.model.ids import AllocationId
 from bcd.model.report import Failed
+from bcd.node.host.doctor.programs import ask
 from bcd.node.host.standing import SliceFound
 from bcd.node.settings import Paths, Settings
 
@@ -145,6 +145,7 @@ class Patient:
     dial: Callable[[str], str] = dial
     has_module: Callable[[str], bool] = has_module
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    program_s: float = _PROGRAM_S
 
     def at(self, path: str) -> Path:
         """A path of the host, given without its leading slash."""
@@ -168,25 +169,15 @@ class Patient:
                 return path
         return None
 
-    def run(self, name: str, *arguments: str) -> str | None:
-        """What a program of the host prints; None where it is missing, fails or hangs."""
+    def run(self, name: str, *arguments: str) -> str | Failed | None:
+        """What a program of the host prints; None where it is missing."""
         path = self.program(name)
-        if path is None:
-            return None
-        try:
-            done = subprocess.run(
-                [path, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_PROGRAM_S,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        return done.stdout[:_MAX_TEXT_BYTES].decode(errors="replace")
+        return None if path is None else ask(path, arguments, self.program_s)
 
-    def unit(self, name: str, *properties: str) -> Mapping[str, str]:
-        """systemd's properties of a unit; empty where systemd does not say."""
+    def unit(self, name: str, *properties: str) -> Mapping[str, str] | Failed:
+        """systemd's properties of a unit; empty where there is nothing to ask it with."""
         asked = [f"--property={key}" for key in properties]
-        lines = (self.run("systemctl", "show", *asked, "--", name) or "").splitlines()
-        return dict(line.split("=", 1) for line in lines if "=" in line)
+        said = self.run("systemctl", "show", *asked, "--", name)
+        if isinstance(said, Failed):
+            return said
+        return dict(line.split("=", 1) for line in (said or "").splitlines() if "=" in line)

@@ -12,6 +12,7 @@ import re
 import tomllib
 from typing import Any
 
+from bcd.model.report import Failed
 from bcd.node.host.doctor.finding import Answer, failed, ok, warning
 from bcd.node.host.doctor.patient import Patient, Told
 from bcd.node.host.standing import standing_holds
@@ -26,8 +27,8 @@ _ABSENT = "not installed"
 def podman(patient: Patient) -> Answer:
     """Reads /etc/cdi on every run."""
     version = _version(patient, "podman")
-    if version is None:
-        return ok(_ABSENT)
+    if isinstance(version, Answer):
+        return version
     if version < (4, 1, 0):
         return failed(f"{_dotted(version)} reads no CDI", "install podman 4.1 or newer")
     dotted = _dotted_classes(patient) if version < _CDI_0_6 else []
@@ -57,8 +58,8 @@ def _dotted_classes(patient: Patient) -> list[str]:
 def containerd(patient: Patient) -> Answer:
     """1.6 starts a container without its devices and says nothing."""
     version = _version(patient, "containerd")
-    if version is None:
-        return ok(_ABSENT)
+    if isinstance(version, Answer):
+        return version
     if version < (1, 7, 0):
         return failed(
             f"{_dotted(version)} drops CDI devices without a word",
@@ -76,9 +77,9 @@ def containerd(patient: Patient) -> Answer:
 
 def docker(patient: Patient) -> Answer:
     """Needs a feature flag for some versions."""
-    version = _version(patient, "dockerd") or _version(patient, "docker")
-    if version is None:
-        return ok(_ABSENT)
+    version = _version(patient, "dockerd" if patient.program("dockerd") else "docker")
+    if isinstance(version, Answer):
+        return version
     if version < (25, 0, 0):
         return failed(f"{_dotted(version)} reads no CDI", "install Docker 25 or newer")
     setting = _feature(patient.text(_DOCKER))
@@ -91,10 +92,19 @@ def docker(patient: Patient) -> Answer:
     )
 
 
-def _version(patient: Patient, program: str) -> tuple[int, int, int] | None:
-    """The version that a program prints; None where it is not installed."""
-    match = _VERSION.search(patient.run(program, "--version") or "")
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+def _version(patient: Patient, program: str) -> tuple[int, int, int] | Answer:
+    """The version that a program prints; the answer where it is missing, fails or hangs."""
+    said = patient.run(program, "--version")
+    if said is None:
+        return ok(_ABSENT)
+    match = None if isinstance(said, Failed) else _VERSION.search(said)
+    if match is None:
+        problem = said.message if isinstance(said, Failed) else "names no version"
+        return warning(
+            f"{program} --version {problem}, so whether it reads CDI is unknown",
+            f"mend or remove it: ls -l {patient.program(program)}",
+        )
+    return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
 def _dotted(version: tuple[int, int, int]) -> str:

@@ -2,8 +2,10 @@
 
 import re
 
+from bcd.model.report import Failed
 from bcd.node.host.doctor.finding import Answer, failed, for_root, ok, skipped, warning
 from bcd.node.host.doctor.patient import Patient
+from bcd.node.host.doctor.programs import HANGS
 
 _UNITS = (
     "etc/systemd/system",
@@ -92,9 +94,9 @@ def fail_closed_loaded(patient: Patient) -> Answer:
     """A file that systemd has not read, or that another one overrides, does nothing."""
     if fail_closed(patient).fix:
         return skipped("the drop-in is not installed")
-    found = patient.unit(_PROBE, "DropInPaths", "MemoryMax")
-    if not found:
-        return skipped("systemd does not answer; run it as root on the host itself")
+    found = _asked(patient, _PROBE, "DropInPaths", "MemoryMax")
+    if isinstance(found, Answer):
+        return found
     if _DROPIN not in found.get("DropInPaths", ""):
         return failed(f"systemd has not read {_DROPIN}; {_NO_DROPIN}", "systemctl daemon-reload")
     memory = found.get("MemoryMax", "")
@@ -129,10 +131,22 @@ def daemon(patient: Patient) -> Answer:
     return ok("answers") if problem is None else failed(f"its passes fail: {problem}", "bcd status")
 
 
-def _unit(patient: Patient, *properties: str) -> dict[str, str] | Answer:
-    found = dict(patient.unit(_UNIT, "LoadState", *properties))
-    if not found:
+def _asked(patient: Patient, unit: str, *properties: str) -> dict[str, str] | Answer:
+    found = patient.unit(unit, *properties)
+    if isinstance(found, Failed) and found.reason == HANGS:
+        return failed(
+            f"systemctl show {found.message}: systemd or its bus hangs",
+            "journalctl -b _PID=1 -n 50; systemctl daemon-reexec, or reboot",
+        )
+    if isinstance(found, Failed) or not found:
         return skipped("systemd does not answer; run it as root on the host itself")
+    return dict(found)
+
+
+def _unit(patient: Patient, *properties: str) -> dict[str, str] | Answer:
+    found = _asked(patient, _UNIT, "LoadState", *properties)
+    if isinstance(found, Answer):
+        return found
     if found.get("LoadState") != "loaded":
         return skipped(f"{_UNIT} is not installed; the daemon is run by hand")
     return found
