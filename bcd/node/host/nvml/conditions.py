@@ -43,6 +43,18 @@ def unavailable(failure: Failure, kernel_version: str) -> Unavailable:
     )
 
 
+def files_hang(seconds: float) -> Unavailable:
+    """The driver's files have been looked at for so long without an end."""
+    text = (
+        f"looking at the driver's files has not ended for {seconds:g} s; see whether a mount below"
+        " cdi.driver_root hangs (findmnt, and the kernel's log)"
+    )
+    return Unavailable(
+        NodeCondition("DriverFilesUnresponsive", "", f"{text}; holds stay, new ones fail"),
+        Failed(FailureReason.DRIVER_UNAVAILABLE, text),
+    )
+
+
 def _explain(failure: Failure, kernel_version: str) -> str:
     match failure.code:
         case messages.HANGS:

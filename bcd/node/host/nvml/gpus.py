@@ -4,11 +4,12 @@ The supervisor's thread makes a whole new snapshot whenever something changed; t
 only take the newest. While NVML cannot be used the last devices stay, of unknown health.
 """
 
+import contextlib
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,7 @@ from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.conditions import (
     Unavailable,
     driver_conditions,
+    files_hang,
     gpu_conditions,
     unavailable,
 )
@@ -112,6 +114,7 @@ class NvmlGpus:
         self._wake: Callable[[], None] = lambda: None
         self._seen = _Seen(uuids={})
         self._stamp: object = None
+        self._hung_files = False
         self._readings = itertools.count(1)
         self._number = 0
         self._snapshot = GpuSnapshot(waiting=WAITING)
@@ -130,21 +133,41 @@ class NvmlGpus:
         return self._supervisor.count(tuple(id_ for id_ in device_ids if id_ in known))
 
     def prepare(self, device_ids: tuple[str, ...]) -> Failed | None:
-        """Whether NVML still names the devices and all their nodes and files are there now."""
+        """Whether NVML still names the devices and all their nodes and files are there now.
+
+        Whether NVML answers at all counts too: a driver that begins to hang tells of no process
+        either. Looking at the files takes no longer than a deadline, whatever they lie on.
+        """
         snapshot = self._snapshot
         if snapshot.unavailable is not None:
             return snapshot.unavailable
         if snapshot.waiting:
             return Failed(FailureReason.DRIVER_UNAVAILABLE, snapshot.waiting)
-        with self._files:
-            for id_ in device_ids:
-                edits = snapshot.edits.get(id_.partition("::")[0])
-                if edits is None:
-                    return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
-                failed = self._problem(edits, id_)
-                if failed is not None:
-                    return failed
-            return self._driver.problem(snapshot.common)
+        if not self._supervisor.answers():
+            text = "NVML has not answered the last question; see nvidia-smi and the kernel's log"
+            return Failed(FailureReason.DRIVER_UNAVAILABLE, text)
+        answer: list[Failed | None] = []
+
+        def look() -> None:
+            with self._files:
+                answer.append(self._lacking(snapshot, device_ids))
+
+        looking = threading.Thread(target=look, name="driver-files", daemon=True)
+        if self._files.acquire(timeout=self._periods.deadline):
+            self._files.release()
+            looking.start()
+            looking.join(self._periods.deadline)
+        return answer[0] if answer else self._slow().failed
+
+    def _lacking(self, snapshot: GpuSnapshot, device_ids: tuple[str, ...]) -> Failed | None:
+        for id_ in device_ids:
+            edits = snapshot.edits.get(id_.partition("::")[0])
+            if edits is None:
+                return Failed(FailureReason.UNKNOWN_DEVICE, f"NVML does not name {id_[:200]}")
+            failed = self._problem(edits, id_)
+            if failed is not None:
+                return failed
+        return self._driver.problem(snapshot.common)
 
     def fingerprint(self) -> object:
         """The number of the newest snapshot."""
@@ -216,22 +239,56 @@ class NvmlGpus:
 
     def idle(self) -> None:
         """Look whether the driver's files changed; the bus is looked at with each reading."""
-        with self._files:
+        with self._looking():
             changed = self._driver.fingerprint() != self._stamp
-        if changed and not self._snapshot.waiting:
+        if (changed or self._hung_files) and not self._snapshot.waiting:
             self._publish()
 
     # The snapshot.
 
     def _publish(self) -> None:
-        with self._files:
+        with self._looking():
             self._stamp = self._driver.fingerprint()
             made = self._make()
+        self._hung_files = False
+        self._show(made)
+
+    def _show(self, made: GpuSnapshot) -> None:
         changed, self._snapshot = made != self._snapshot, made
         if not changed:
             return
         self._number += 1
         self._wake()
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """While the driver's files are looked at: that it takes too long is said meanwhile."""
+        timer = threading.Timer(self._periods.deadline, self._say_slow)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._files:
+                yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _say_slow(self) -> None:
+        found, seen = self._slow(), self._seen
+        self._hung_files = True
+        self._show(
+            replace(
+                self._snapshot,
+                devices=devices_of(seen.gpus, {}, seen.troubles, found.condition.type),
+                in_use=frozenset(),
+                unavailable=found.failed,
+                waiting="",
+                conditions=(found.condition,),
+            )
+        )
+
+    def _slow(self) -> Unavailable:
+        return files_hang(self._periods.deadline)
 
     def _make(self) -> GpuSnapshot:
         seen, old = self._seen, self._snapshot
@@ -264,7 +321,7 @@ class NvmlGpus:
             problems={
                 id_: failed
                 for id_, own in edits.items()
-                if (failed := self._problem(own, id_)) is not None
+                if (failed := self._problem(own, id_) or lacking) is not None
             },
             conditions=(
                 *driver_conditions(lacking),
