@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,6 +179,35 @@ def test_a_gpu_that_only_the_bus_knows_is_said_to_be_missing(host: MakeHost) -> 
     made.set(gpus=(gpu(0),))
     with made.running() as running:
         assert running.conditions()["GpuMissing"].startswith("0000:11:00.0: the GPU at 0000:11")
+
+
+def test_a_gpu_that_does_not_say_where_it_is_for_once_is_not_missing(host: MakeHost) -> None:
+    made = host(rules=("fail 999 nvmlDeviceGetPciInfo_v3 0",))
+    with made.running() as running:
+        assert running.conditions() == {}
+        assert [device.pci_address for device in running.gpus.snapshot().devices] == [
+            "",
+            gpu(1).address,
+        ]
+        made.set(rules=())
+        made.event(0, kind=0x8000)
+        running.until(lambda: running.gpus.snapshot().devices[0].pci_address == gpu(0).address)
+        whole = running.gpus.snapshot()
+        made.set(rules=("fail 999 nvmlDeviceGetPciInfo_v3 0",), gpus=(gpu(0), gpu(1, mem=9)))
+        made.event(0, kind=0x8000)
+        running.until(lambda: running.gpus.snapshot().devices[1].memory_bytes == 9 << 20)
+        assert running.gpus.snapshot().devices[0] == whole.devices[0]
+        assert running.conditions() == {}
+
+
+def test_a_gpu_that_moved_to_another_slot_is_not_missing_where_it_was(host: MakeHost) -> None:
+    made = host()
+    with made.running() as running:
+        shutil.rmtree(made.root / "sys/bus/pci/devices" / gpu(0).address)
+        made.set(gpus=(gpu(0, bus="00000000:99:00.0"), gpu(1)))
+        made.event(1, kind=0x8000)
+        running.until(lambda: running.gpus.snapshot().devices[0].pci_address == "0000:99:00.0")
+        assert running.conditions() == {}
 
 
 def test_a_gpu_that_was_given_to_a_virtual_machine_is_not_missing(host: MakeHost) -> None:

@@ -25,9 +25,10 @@ from bcd.node.host.nvml.conditions import (
     gpu_conditions,
     unavailable,
 )
-from bcd.node.host.nvml.devices import devices_of, in_use
-from bcd.node.host.nvml.health import Policy, Trouble, settle, trouble_of
+from bcd.node.host.nvml.devices import devices_of, in_use, last_places, placed
+from bcd.node.host.nvml.health import Policy, Trouble, record, settle, trouble_of
 from bcd.node.host.nvml.messages import GpuReading, MigReading
+from bcd.node.host.nvml.plausible import Plausible, plausible, printable
 from bcd.node.host.nvml.process import Launch
 from bcd.node.host.nvml.supervisor import Periods, Supervisor
 from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
@@ -39,11 +40,13 @@ log = logging.getLogger(__name__)
 WAITING = "NVML has not answered yet"
 # NVML takes in a GPU that came back only when it is started anew; not too often, see ``process``.
 _STALE_READINGS = 5
-_MAX_TROUBLES = 64
 # A hang is known within one and a half deadlines, this part of one before it is even asked for.
 _PINGS = 0.4
 # nvml.h: nvmlEventTypeXidCriticalError.
 _XID = 0x8
+
+
+_NOTHING = Plausible(())
 
 
 class Driver(Protocol):
@@ -80,6 +83,7 @@ class _Seen:
     versions: messages.Ready | None = None
     lives: int = 0
     gpus: tuple[GpuReading, ...] = ()
+    left_out: Plausible = _NOTHING
     pci: tuple[PciGpu, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     uuids: Mapping[str, str]
@@ -191,18 +195,20 @@ class NvmlGpus:
 
     def reading(self, reading: messages.Reading) -> bool:
         """Take in all GPUs; True when NVML should be started anew, since one of them is lost."""
-        seen = self._seen
+        seen, found = self._seen, plausible(reading.gpus)
+        gpus = placed(found.gpus, seen.uuids)
         before = {gpu.uuid: gpu for gpu in seen.gpus if gpu.uuid}
-        after = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid}
+        after = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
         now = time.monotonic()
         if seen.unavailable is not None:
             log.info("NVML can be used again", extra={"gpus": len(after)})
         self._seen = replace(
             seen,
-            gpus=reading.gpus,
+            gpus=gpus,
+            left_out=found,
             pci=pci_gpus(self._root),
             troubles=settle(seen.troubles, before, after, now, self._periods.probe),
-            uuids={**seen.uuids, **{gpu.address: gpu.uuid for gpu in after.values()}},
+            uuids=last_places(seen.uuids, gpus),
             unavailable=None,
         )
         self._publish()
@@ -214,9 +220,8 @@ class NvmlGpus:
         trouble = trouble_of(event, self._policy, time.monotonic())
         if trouble is None:
             return event.kind != _XID
-        others = tuple(other for other in self._seen.troubles if not other.repeats(trouble))
-        again = len(others) < len(self._seen.troubles)
-        self._seen = replace(self._seen, troubles=(*others, trouble)[-_MAX_TROUBLES:])
+        again = any(other.repeats(trouble) for other in self._seen.troubles)
+        self._seen = replace(self._seen, troubles=record(self._seen.troubles, trouble))
         if not again:
             log.warning(
                 "a GPU is in trouble",
@@ -311,8 +316,8 @@ class NvmlGpus:
         edits, common = dict(self._edits(seen.gpus)), self._driver.common(driver_version)
         lacking = self._driver.problem(common) if edits else None
         return GpuSnapshot(
-            driver_version=driver_version,
-            cuda_version=versions.cuda if versions is not None else "",
+            driver_version=printable(driver_version),
+            cuda_version=printable(versions.cuda if versions is not None else ""),
             devices=devices,
             edits=edits,
             common=common,
@@ -325,7 +330,8 @@ class NvmlGpus:
             },
             conditions=(
                 *driver_conditions(lacking),
-                *gpu_conditions(seen.gpus, seen.pci, seen.uuids),
+                *seen.left_out.conditions,
+                *gpu_conditions(seen.gpus, seen.pci, seen.uuids, seen.left_out.addresses),
             ),
         )
 
