@@ -110,14 +110,14 @@ def _path(value: Any) -> str | None:
 
 
 def _texts(value: Any) -> str | None:
-    ok = isinstance(value, list) and all(isinstance(item, str) and item for item in value)
-    return None if ok else "is not a list of texts"
+    ok = isinstance(value, list) and all(_is_text(item) and item for item in value)
+    return None if ok else "is not a list of texts that can be printed"
 
 
 def _env(value: Any) -> str | None:
     if _texts(value) is not None or not value:
         return "is not a list with entries"
-    ok = all(item.find("=") > 0 and "\n" not in item and "\0" not in item for item in value)
+    ok = all(item.find("=") > 0 for item in value)
     return None if ok else "has an entry that is not KEY=VALUE"
 
 
@@ -128,7 +128,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _annotations(value: Any) -> str | None:
-    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+    if not isinstance(value, dict) or not all(_is_text(v) for v in value.values()):
         return "is not an object of texts"
     if not all(_ANNOTATION.match(key) for key in value):
         return "has a key that is no qualified name"
@@ -137,7 +137,12 @@ def _annotations(value: Any) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    return None if isinstance(value, str) else "is not a text"
+    return None if _is_text(value) else "is not a text that can be printed"
+
+
+def _is_text(value: Any) -> bool:
+    """No line breaks, no control characters, and nothing that UTF-8 cannot carry."""
+    return isinstance(value, str) and value.isprintable()
 
 
 def _number(value: Any) -> str | None:

@@ -25,7 +25,8 @@ class GpuSnapshot:
     ``unavailable`` says why no new hold can be made now (no driver, a driver that hangs); devices
     are then the last ones that were seen, of unknown health. ``waiting`` says what the first look
     waits for, so that new holds wait too. ``in_use`` are devices with a compute process when they
-    were last looked at. ``problems`` are devices whose nodes or files are not all there now.
+    were last looked at. ``problems`` are devices whose nodes or files are not all there now, those
+    that every device needs included.
     ``restarts`` counts how often looking had to begin anew; it makes no snapshot another one.
     """
 

@@ -307,6 +307,18 @@ def test_a_spec_follows_whatever_it_is_made_of() -> None:
     assert len({files[0].content for files in made if files}) == len(changes)
 
 
+@pytest.mark.parametrize("text", ["we\udcff", "two\nlines", "bell\x07"])
+def test_a_text_that_cannot_be_printed_costs_its_own_hold_only(text: str) -> None:
+    for odd in (
+        DeviceEdits(env=(f"A={text}",)),
+        DeviceEdits(mounts=(Mount("/a", "/a", (text,)),)),
+        DeviceEdits(hooks=(Hook("createContainer", "/bin/h", ("h", text)),)),
+    ):
+        gpus = GpuSnapshot(edits=snapshot().edits, common=odd)
+        with pytest.raises(cdi.MalformedSpec, match=r"is not a list of texts|entries"):
+            cdi.render(hold_of(PLAIN), gpus, node_id(), annotate=True)
+
+
 def test_a_hold_of_a_lost_device_cannot_be_rendered() -> None:
     gpus = snapshot(WHOLE[1:])
     assert cdi.render(hold_of(PLAIN), gpus, node_id(), annotate=True) is None

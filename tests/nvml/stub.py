@@ -39,7 +39,9 @@ PERIODS = Periods(
 QUICK = replace(PERIODS, deadline=0.6)
 
 
-def build(folder: Path, *, old: bool = False, state_file: Path | None = None) -> Path:
+def build(
+    folder: Path, *, old: bool = False, state_file: Path | None = None, source: Path = SOURCE
+) -> Path:
     """Compile the stub; the old one lacks what old drivers lack. Returns the library's folder.
 
     With ``state_file`` it answers from there in any process that is not told of another file.
@@ -50,7 +52,7 @@ def build(folder: Path, *, old: bool = False, state_file: Path | None = None) ->
         options = (*options, f'-DSTATE_FILE="{state_file}"')
     subprocess.run(
         ["gcc", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libnvidia-ml.so.1", *options, "-o",
-         str(folder / "libnvidia-ml.so.1"), str(SOURCE)],
+         str(folder / "libnvidia-ml.so.1"), str(source)],
         check=True,
     )  # fmt: skip
     return folder

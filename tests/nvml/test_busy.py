@@ -4,12 +4,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bcd.model.report import FailureReason
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import QUICK, Mig, gpu
+from tests.nvml.stub import PERIODS, QUICK, Mig, gpu
 
 BOTH = (gpu(0).uuid, gpu(1).uuid)
 
@@ -84,6 +86,43 @@ def test_a_hang_answers_not_busy_within_a_deadline(host: MakeHost) -> None:
         assert (
             time.monotonic() - began < 100 * QUICK.deadline
         )  # a hundred deadlines: each came at once
+
+
+def test_what_a_hang_left_unanswered_is_not_handed_over(host: MakeHost) -> None:
+    made = host(gpus=(gpu(0, procs=(1,)), gpu(1)))
+    # The next ping lies far ahead: nobody but the question itself can know of the hang.
+    with made.running(replace(PERIODS, deadline=0.3, ping=60.0)) as running:
+        assert running.gpus.prepare(BOTH) is None
+        made.set(rules=("hang nvmlDeviceGetComputeRunningProcesses_v3",))
+        assert running.gpus.busy(BOTH) == frozenset()
+        failed = running.gpus.prepare(BOTH)
+        assert failed is not None
+        assert failed.reason == FailureReason.DRIVER_UNAVAILABLE
+        made.set(rules=())
+        running.until(lambda: running.gpus.prepare(BOTH) is None)
+
+
+def test_a_question_that_is_open_for_long_keeps_devices_back(host: MakeHost) -> None:
+    made = host()
+    with made.running(replace(PERIODS, deadline=30.0)) as running:
+        made.set(rules=("hang nvmlDeviceGetPersistenceMode",))
+        end = time.monotonic() + 20
+        while (failed := running.gpus.prepare(BOTH)) is None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert failed.reason == FailureReason.DRIVER_UNAVAILABLE
+        assert running.gpus.snapshot().unavailable is None  # the deadline is not over
+        made.set(rules=())
+        while running.gpus.prepare(BOTH) is not None:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_an_error_that_says_nothing_of_processes_hands_over(host: MakeHost) -> None:
+    made = host(rules=("fail 999 nvmlDeviceGetComputeRunningProcesses_v3",))
+    with made.running() as running:
+        assert running.gpus.busy(BOTH) == frozenset()
+        assert running.gpus.prepare(BOTH) is None
 
 
 def test_before_the_first_answer_nothing_is_busy(host: MakeHost) -> None:

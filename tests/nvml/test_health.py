@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 
 from bcd.model.device import HealthState
-from bcd.node.host.nvml.health import FATAL_XIDS, IGNORED_XIDS, Policy, settle, trouble_of
+from bcd.node.host.nvml.health import (
+    FATAL_XIDS,
+    IGNORED_XIDS,
+    Policy,
+    Trouble,
+    health_of,
+    record,
+    settle,
+    trouble_of,
+)
 from bcd.node.host.nvml.messages import Event, GpuReading
 from tests.nvml.conftest import MakeHost
 from tests.nvml.stub import PERIODS, Mig, gpu
@@ -80,7 +89,7 @@ def test_settings_go_before_the_lists() -> None:
         ({"remap": (1, 1)}, "unhealthy row remapping failed; the GPU has to be replaced"),
         ({"recovery": 1}, "unhealthy the driver asks for a reset of the GPU"),
         ({"recovery": 9}, "unhealthy the driver asks for recovery action 9"),
-        ({"ecc": 7}, "unhealthy uncorrected ECC errors rose from 0 to 7"),
+        ({"ecc": 7}, "unhealthy uncorrected ECC errors rise"),
     ],
 )
 def test_what_a_gpu_says_of_itself_is_its_health(
@@ -121,6 +130,39 @@ def test_trouble_stays_while_the_gpu_is_not_clean() -> None:
 def test_a_counter_that_starts_anew_with_the_driver_is_no_error() -> None:
     assert settle([], reading(uncorrected=9), reading(uncorrected=0), 1.0, 60.0) == ()
     assert settle([], {}, reading(uncorrected=9), 1.0, 60.0) == ()
+
+
+def test_a_counter_that_keeps_rising_is_one_trouble_with_one_text() -> None:
+    troubles: tuple[Trouble, ...] = ()
+    texts = set()
+    for number in range(1, 90):
+        before, after = reading(uncorrected=number - 1), reading(uncorrected=number)
+        troubles = settle(troubles, before, after, float(number), 60.0)
+        texts.add(health_of(after["G"], troubles).reason)
+    assert texts == {"uncorrected ECC errors rise"}
+    assert [trouble.since for trouble in troubles] == [89.0]
+
+
+def test_a_storm_of_all_xids_is_a_few_troubles_and_hides_no_other_gpu() -> None:
+    def event(uuid: str, xid: int, now: float) -> Trouble:
+        made = trouble_of(Event(uuid=uuid, kind=8, data=xid), Policy(), now)
+        assert made is not None
+        return made
+
+    troubles = record((), event("H", 79, 0.0))
+    texts = []
+    for xid in range(1_000, 1_500):
+        troubles = record(troubles, event("G", xid, float(xid)))
+        texts.append(health_of(reading()["G"], troubles).reason)
+    assert set(texts) == {"Xid 1000"}
+    assert len(troubles) < 20
+    troubles = record(troubles, event("G", 79, 2_000.0))
+    assert health_of(reading()["G"], troubles).reason == "Xid 79"
+    for xid in sorted(FATAL_XIDS):
+        troubles = record(troubles, event("G", xid, 3_000.0))
+    assert health_of(reading()["G"], troubles).reason == "Xid 79"
+    assert event("H", 79, 0.0) in troubles
+    assert len(troubles) < 20
 
 
 def test_an_event_of_an_unknown_gpu_concerns_them_all() -> None:

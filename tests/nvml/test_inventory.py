@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import bcd
 from bcd.model.device import DeviceClass
 from bcd.model.report import FailureReason
+from tests.node.host.driver.fake import standing
 from tests.nvml.conftest import MakeHost
 from tests.nvml.stub import DRIVER, PERIODS, Host, Mig, State, gpu
 
@@ -179,6 +181,35 @@ def test_a_gpu_that_only_the_bus_knows_is_said_to_be_missing(host: MakeHost) -> 
         assert running.conditions()["GpuMissing"].startswith("0000:11:00.0: the GPU at 0000:11")
 
 
+def test_a_gpu_that_does_not_say_where_it_is_for_once_is_not_missing(host: MakeHost) -> None:
+    made = host(rules=("fail 999 nvmlDeviceGetPciInfo_v3 0",))
+    with made.running() as running:
+        assert running.conditions() == {}
+        assert [device.pci_address for device in running.gpus.snapshot().devices] == [
+            "",
+            gpu(1).address,
+        ]
+        made.set(rules=())
+        made.event(0, kind=0x8000)
+        running.until(lambda: running.gpus.snapshot().devices[0].pci_address == gpu(0).address)
+        whole = running.gpus.snapshot()
+        made.set(rules=("fail 999 nvmlDeviceGetPciInfo_v3 0",), gpus=(gpu(0), gpu(1, mem=9)))
+        made.event(0, kind=0x8000)
+        running.until(lambda: running.gpus.snapshot().devices[1].memory_bytes == 9 << 20)
+        assert running.gpus.snapshot().devices[0] == whole.devices[0]
+        assert running.conditions() == {}
+
+
+def test_a_gpu_that_moved_to_another_slot_is_not_missing_where_it_was(host: MakeHost) -> None:
+    made = host()
+    with made.running() as running:
+        shutil.rmtree(made.root / "sys/bus/pci/devices" / gpu(0).address)
+        made.set(gpus=(gpu(0, bus="00000000:99:00.0"), gpu(1)))
+        made.event(1, kind=0x8000)
+        running.until(lambda: running.gpus.snapshot().devices[0].pci_address == "0000:99:00.0")
+        assert running.conditions() == {}
+
+
 def test_a_gpu_that_was_given_to_a_virtual_machine_is_not_missing(host: MakeHost) -> None:
     made = host(gpus=(gpu(0), gpu(1)))
     made.set(gpus=(gpu(0),))
@@ -222,9 +253,53 @@ def test_a_control_node_that_goes_missing_is_said_before_anybody_binds(host: Mak
         made.driver.missing.add("/dev/nvidiactl")
         running.until(lambda: "nvidiactl is missing" in str(running.conditions()))
         assert list(running.conditions()) == ["DriverNotReady"]
-        assert running.gpus.snapshot().problems == {}
+        problems = running.gpus.snapshot().problems
+        assert problems.keys() == {gpu(0).uuid, gpu(1).uuid}
+        assert {failed.message for failed in problems.values()} == {"/dev/nvidiactl is missing"}
         made.driver.missing.clear()
         running.until(lambda: running.conditions() == {})
+        assert running.gpus.snapshot().problems == {}
+
+
+@pytest.mark.parametrize("what", ["dev/nvidia-uvm", "libraries"])
+def test_a_part_that_all_need_is_missed_by_all_and_seen_when_it_comes_back(
+    tmp_path: Path, library: Path, what: str
+) -> None:
+    driver = standing(tmp_path)
+    made = Host(tmp_path, library, State(driver=driver.version), driver.open())
+    with made.running() as running:
+        assert running.gpus.snapshot().problems == {}
+        driver.remove_libraries() if what == "libraries" else (tmp_path / what).unlink()
+        running.until(lambda: len(running.gpus.snapshot().problems) == 2)
+        problem = running.gpus.snapshot().problems[gpu(1).uuid]
+        assert problem.reason in (
+            FailureReason.DEVICE_NODE_MISSING,
+            FailureReason.DRIVER_FILE_MISSING,
+        )
+        assert running.gpus.prepare((gpu(1).uuid,)) == problem
+        driver.install()
+        driver.control()
+        running.until(lambda: running.gpus.snapshot().problems == {})
+        assert running.conditions() == {}
+
+
+@pytest.mark.parametrize("version", ["550.54.15-dev", "R550", "550", "x\x07"])
+def test_a_version_that_no_file_bears_is_the_kernel_modules_or_a_problem_of_all(
+    tmp_path: Path, library: Path, version: str
+) -> None:
+    driver = standing(tmp_path)
+    made = Host(tmp_path, library, State(driver=version), driver.open())
+    with made.running() as running:
+        found = running.gpus.snapshot()
+        assert found.problems == {}
+        assert {m.container_path for m in found.common.mounts} >= {
+            f"/usr/lib/x86_64-linux-gnu/libcuda.so.{driver.version}"
+        }
+        driver.write("/proc/driver/nvidia/version", "NVRM version: of our own\n")
+        running.until(lambda: len(running.gpus.snapshot().problems) == 2)
+        failed = running.gpus.prepare((gpu(0).uuid,))
+        assert failed is not None
+        assert failed.reason == FailureReason.DRIVER_FILE_MISSING
 
 
 def test_files_of_the_driver_that_change_make_a_new_snapshot(host: MakeHost) -> None:

@@ -21,6 +21,7 @@ from bcd.node.edits import DeviceEdits
 from bcd.node.host.nvml.messages import Event
 from bcd.node.host.nvml.process import MAX_ABANDONED
 from bcd.node.ports import GpuSnapshot
+from tests.node.host.driver.fake import elf
 from tests.nvml.conftest import MakeHost
 from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, gpu
 
@@ -131,6 +132,24 @@ def test_a_slow_start_of_many_gpus_is_no_hang(host: MakeHost) -> None:
     with made.running(replace(PERIODS, deadline=1.0)) as running:
         assert running.gpus.snapshot().unavailable is None
         assert len(running.gpus.snapshot().devices) == 6
+
+
+def test_many_slow_calls_are_no_hang(host: MakeHost) -> None:
+    links = tuple(f"gpu@{gpu(i).bus}" for i in range(6))
+    made = host(gpus=tuple(gpu(i, links=links) for i in range(6)), rules=("slow 20 *",))
+    with made.running(replace(PERIODS, deadline=1.0)) as running:
+        assert running.conditions() == {}
+        assert len(running.gpus.snapshot().devices) == 6
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetName", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetNvLinkState"]
+)
+def test_the_message_names_the_very_call_among_many_of_a_gpu(host: MakeHost, call: str) -> None:
+    made = host(gpus=(gpu(0, links=(SWITCHED,)), gpu(1)), rules=(f"hang {call}",))
+    with made.running(replace(QUICK, deadline=0.4)) as running:
+        message = running.conditions()["NVMLUnresponsive"]
+    assert f"{call} of GPU 0 has not returned for 0.4 s" in message
 
 
 def test_nothing_blocks_while_the_driver_hangs(host: MakeHost) -> None:
@@ -278,6 +297,31 @@ def test_a_host_without_the_library_says_so(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with Host(tmp_path, tmp_path / "empty", State()).running() as running:
         assert "libnvidia-ml.so.1" in running.conditions()["DriverLibraryMissing"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello" * 99, "invalid ELF header"),
+        (b"", "file too short"),
+        (elf("libnvidia-ml.so.1", machine=8), "the loader does not take it"),
+    ],
+)
+@pytest.mark.parametrize("below", [False, True])
+def test_a_library_that_cannot_be_loaded_is_said_in_the_loaders_words(
+    tmp_path: Path, content: bytes, words: str, below: bool
+) -> None:
+    folder = tmp_path / ("driver/usr/lib64" if below else "library")
+    folder.mkdir(parents=True)
+    (folder / "libnvidia-ml.so.1").write_bytes(content)
+    made = Host(tmp_path, tmp_path / "empty" if below else folder, State())
+    if below:
+        made.launch = replace(made.launch, driver_root=str(tmp_path / "driver"))
+    with made.running() as running:
+        message = running.conditions()["DriverLibraryMissing"]
+    assert "NVML cannot be loaded: " in message
+    assert words in message
+    assert str(folder) in message
 
 
 @pytest.mark.parametrize("target", ["libnvidia-ml.so.550", "/usr/lib64/libnvidia-ml.so.550"])

@@ -8,6 +8,8 @@ import os
 import re
 import struct
 
+from bcd.node.host.driver.tree import open_plain
+
 _HEADER = 64
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _DYNAMIC = struct.Struct("<qQ")
@@ -23,23 +25,18 @@ _NAME = re.compile(rb"[A-Za-z0-9_.+-]{1,255}\Z")
 def soname(path: str) -> str:
     """The library's own name; empty for what is no 64-bit shared library, or has none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except (OSError, ValueError):
+        with open_plain(path, os.O_NOFOLLOW) as descriptor:
+            return _soname(descriptor)
+    except (OSError, ValueError, OverflowError, struct.error):
         return ""
-    try:
-        return _soname(descriptor)
-    except (OSError, OverflowError, struct.error):
-        return ""
-    finally:
-        os.close(descriptor)
 
 
 def triplet(path: str) -> str:
     """The name of a 64-bit library's platform as Debian writes it; empty for any other file."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(20)
-    except OSError:
+        with open_plain(path) as descriptor:
+            head = os.pread(descriptor, 20, 0)
+    except (OSError, ValueError):
         return ""
     if len(head) < 20 or head[:6] != b"\x7fELF\x02\x01":
         return ""

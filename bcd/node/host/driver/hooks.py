@@ -13,7 +13,7 @@ from bcd.node.edits import Hook, Mount
 from bcd.node.host.driver.elf import soname
 from bcd.node.host.driver.libraries import Libraries, default_folder, searched_folders
 from bcd.node.host.driver.software import FILE_OPTIONS
-from bcd.node.host.driver.tree import Tree, stamp
+from bcd.node.host.driver.tree import Tree, open_plain, stamp
 
 NAME = "nvidia-cdi-hook"
 _PLACES = (f"/usr/bin/{NAME}", f"/usr/local/bin/{NAME}", f"/usr/local/nvidia/toolkit/{NAME}")
@@ -104,15 +104,10 @@ def _names(tree: Tree, libraries: Libraries) -> Iterator[tuple[str, str]]:
 
 def _commands(path: str) -> frozenset[str]:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError):
+        with open_plain(path) as descriptor:
+            if os.fstat(descriptor).st_size > _MAX_PROGRAM_BYTES:
+                return frozenset()
+            with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as text:
+                return frozenset(name for name in _NEWER if text.find(name.encode()) >= 0)
+    except (OSError, ValueError):  # not there, empty, or nothing that can be mapped
         return frozenset()
-    try:
-        if os.fstat(descriptor).st_size > _MAX_PROGRAM_BYTES:
-            return frozenset()
-        with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as text:
-            return frozenset(name for name in _NEWER if text.find(name.encode()) >= 0)
-    except (OSError, ValueError):  # empty, or nothing that can be mapped
-        return frozenset()
-    finally:
-        os.close(descriptor)

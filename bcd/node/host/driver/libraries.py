@@ -150,10 +150,10 @@ def _cached_folders(tree: Tree) -> list[str]:
 
 def _of(tree: Tree, folder: str, names: dict[str, bool], version: str) -> Iterator[Library]:
     suffix = f".so.{version}"
-    for name, is_link in names.items():
-        if not (name.endswith(suffix) or _OWN_VERSION.match(name)) or not name.isprintable():
+    for name in names:
+        if not (name.endswith(suffix) or _OWN_VERSION.match(name)):
             continue
-        file = tree.file(f"{folder}/{name}") if is_link else f"{folder}/{name}"
+        file = tree.file(f"{folder}/{name}")  # a pipe of that name would keep its readers waiting
         if file is not None and not foreign_version(file, version):
             yield Library(folder, name, file)
 
@@ -198,7 +198,8 @@ def _links(
             library = by_file.get(tree.file(f"{place}/{name}") or "")
             if library is not None:
                 target = tree.target(f"{place}/{name}")
-                yield Link(f"{place}/{name}", library.path if "/" in target else target, library)
+                near = target and "/" not in target
+                yield Link(f"{place}/{name}", target if near else library.path, library)
 
 
 def _always(libraries: Iterable[Library], version: str) -> Iterator[Link]:

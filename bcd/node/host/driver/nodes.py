@@ -16,7 +16,8 @@ from bcd.node.host.driver.tree import Tree
 
 NumberOf = Callable[[str], tuple[int, int] | None]
 
-_REQUIRED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+CONTROL = "/dev/nvidiactl"  # every process on a GPU opens it
+_REQUIRED = (CONTROL, "/dev/nvidia-uvm")
 _OPTIONAL = ("/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _CONTROL_MINORS = {"nvidiactl": 255, "nvidia-modeset": 254}
 _MEMORY_MINORS = {"nvidia-uvm": 0, "nvidia-uvm-tools": 1}
@@ -52,7 +53,7 @@ class DriverNodes:
         self.number_of = number_of
 
     def _tree(self) -> Tree:
-        there = os.path.lexists(self._driver.host("/dev/nvidiactl"))
+        there = os.path.lexists(self._driver.host(CONTROL))
         return self._driver if there else self._host
 
     def _node(self, path: str, number: tuple[int, int] | None = None) -> DeviceNode:
@@ -105,6 +106,9 @@ class DriverNodes:
                 continue
             path = f"/dev/nvidia-caps/nvidia-cap{cap}"
             major = self.majors().get("nvidia-caps")
+            # The number is of this boot, as every major is: each look at the driver's files makes
+            # the edits anew, and the specs follow. What is left are containers that somebody starts
+            # after a reboot before the first look, from specs in a folder that outlives it.
             known = major is not None and self.number_of(self._tree().host(path)) is None
             yield self._node(path, (major, cap) if known and major is not None else None)
 

@@ -9,10 +9,11 @@ from bcd.model.report import Failed
 from bcd.node.edits import NO_EDITS, DeviceEdits, Mount
 from bcd.node.host.driver.hooks import HookProgram, stand_ins
 from bcd.node.host.driver.libraries import Library, find_libraries, is_version, needed
-from bcd.node.host.driver.nodes import DriverNodes, NumberOf, device_number
+from bcd.node.host.driver.nodes import CONTROL, DriverNodes, NumberOf, device_number
 from bcd.node.host.driver.software import FILE_OPTIONS, find_software
 from bcd.node.host.driver.tree import Tree, stamp
 from bcd.node.host.driver.verify import (
+    NO_VERSION,
     file_problem,
     missing_char_links,
     node_problem,
@@ -27,11 +28,15 @@ _TICK_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """What was found, the tree that knows where it looked, and the hook program of then."""
+    """What was found, the tree that knows where it looked, and the hook program of then.
+
+    ``began_ns`` is steady time; ``settled`` when a change from then on shows in the stamps.
+    """
 
     version: str
     tree: Tree
     program: object
+    began_ns: int
     settled: bool
     edits: DeviceEdits
 
@@ -65,29 +70,49 @@ class DriverRoot:
     def common(self, driver_version: str = "") -> DeviceEdits:
         """What any device of the host needs, but ``NVIDIA_VISIBLE_DEVICES``, which ``cdi`` writes.
 
-        Libraries are those of ``driver_version``, or of the loaded kernel module without one. A
-        node or library that every program needs is named even when it is missing: a container
-        that starts without it would be worse than one that does not start.
+        Libraries are those of ``driver_version``, or of the loaded kernel module where that is no
+        version. A node or library that every program needs is named even when it is missing: a
+        container that starts without it would be worse than one that does not start. Without any
+        version there are no files at all, which ``problem`` says.
         """
-        version = driver_version or kernel_version(self._root)
-        found = self._current(version).edits if is_version(version) else NO_EDITS
+        version = self._version(driver_version)
+        found = self._current(version).edits if version else NO_EDITS
         return replace(found, nodes=tuple(self._nodes.control()))
+
+    def _version(self, asked: str = "") -> str:
+        """The version whose files count: as asked for, else the kernel module's; empty for none.
+
+        Some builds of the driver call themselves what no file name ends with, as 550.54.15-dev.
+        """
+        module = kernel_version(self._root)
+        return next((version for version in (asked, module) if is_version(version)), "")
 
     def _current(self, version: str) -> _Scan:
         with self._lock:
             scan = self._scan
             if scan is None or scan.version != version or not self._holds(scan):
-                began = time.time_ns()
-                tree, program = Tree(self._folder, watch=True), self._program()
-                edits = self._look(tree, version)
-                scan = self._scan = _Scan(
-                    version=version,
-                    tree=tree,
-                    program=program,
-                    settled=tree.newest_ns() < began - _TICK_NS,
-                    edits=edits,
-                )
+                scan = self._scan = self._scanned(version, scan)
             return scan
+
+    def _scanned(self, version: str, before: _Scan | None) -> _Scan:
+        wall, steady = time.time_ns(), time.monotonic_ns()
+        tree, program = Tree(self._folder, watch=True), self._program()
+        edits = self._look(tree, version)
+        # A folder may bear a time to come, from a clock that was wrong: then it has settled when
+        # a later look finds it the same.
+        same = (
+            before is not None
+            and before.began_ns < steady - _TICK_NS
+            and before.tree.stamps() == tree.stamps()
+        )
+        return _Scan(
+            version=version,
+            tree=tree,
+            program=program,
+            began_ns=steady,
+            settled=same or tree.newest_ns() < wall - _TICK_NS,
+            edits=edits,
+        )
 
     def _holds(self, scan: _Scan) -> bool:
         return scan.settled and scan.program == self._program() and scan.tree.is_as_it_was()
@@ -142,6 +167,8 @@ class DriverRoot:
             failed = node_problem(self._nodes, node, majors)
             if failed is not None:
                 return failed
+        if not edits.mounts and any(node.path == CONTROL for node in edits.nodes):
+            return NO_VERSION
         return file_problem(edits, version)
 
     def missing_char_links(self, edits: DeviceEdits) -> tuple[str, ...]:
@@ -152,7 +179,9 @@ class DriverRoot:
     def fingerprint(self) -> object:
         """Differs when the driver, the boot, a node's number or a folder of the driver changed."""
         version = kernel_version(self._root)
-        scan = self._current(version) if is_version(version) else None
+        known = self._scan  # of the version that was asked for last, where there was one
+        looked = known.version if known is not None else self._version()
+        scan = self._current(looked) if looked else None
         boot = self._host.text("/proc/sys/kernel/random/boot_id")
         found = scan.stamps() if scan is not None else None
         return version, boot, self._nodes.stamp(), found

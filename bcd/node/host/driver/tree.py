@@ -4,8 +4,11 @@ Links are followed as chroot(2) follows them: an absolute target and ``..`` stay
 a file of a containerised driver cannot stand for one of the host. Sizes and counts are bounded.
 """
 
+import contextlib
+import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from bcd.durable import read_plain
@@ -82,7 +85,8 @@ class Tree:
     def names(self, folder: str) -> tuple[dict[str, bool], str]:
         """Names in a folder, ascending, and whether each is a link; and the folder without links.
 
-        Nothing for what is no folder, or one too large to be a library folder.
+        Nothing for what is no folder, or one too large to be a library folder. Names that cannot
+        be printed are left out: no spec could carry them.
         """
         self._look(folder)
         resolved = self.resolve(folder)
@@ -93,7 +97,8 @@ class Tree:
         try:
             with os.scandir(self.host(resolved)) as entries:
                 for entry in entries:
-                    found[entry.name] = entry.is_symlink()
+                    if entry.name.isprintable():
+                        found[entry.name] = entry.is_symlink()
                     if len(found) > _MAX_NAMES:
                         return {}, resolved
         except OSError:
@@ -101,11 +106,12 @@ class Tree:
         return dict(sorted(found.items())), resolved
 
     def target(self, path: str) -> str:
-        """What a link says, empty for what is none."""
+        """What a link says, empty for what is none and for what cannot be printed."""
         try:
-            return os.readlink(self.host(path))
+            said = os.readlink(self.host(path))
         except OSError:
             return ""
+        return said if said.isprintable() else ""
 
     def content(self, path: str, limit: int) -> bytes:
         """A plain file's content, empty when there is none of at most ``limit`` bytes."""
@@ -134,6 +140,18 @@ class Tree:
     def newest_ns(self) -> int:
         """When an entry last came or went, on the file system's clock."""
         return max((before[1] for before in self._looked.values() if before is not None), default=0)
+
+
+@contextlib.contextmanager
+def open_plain(path: str, flags: int = 0) -> Iterator[int]:
+    """A descriptor of a plain file; raises OSError for anything else, and waits for nobody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a plain file", path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def stamp(path: str) -> Stamp:

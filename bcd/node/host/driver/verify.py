@@ -18,6 +18,11 @@ _INSTALL = (
     "is not there; install the user-space part of the loaded driver, of the same version, or set"
     " cdi.driver_root"
 )
+NO_VERSION = Failed(
+    FailureReason.DRIVER_FILE_MISSING,
+    "neither NVML nor /proc/driver/nvidia/version says a version that driver files could have, as"
+    " 550.54.15, so that no library can be told to be the driver's; install a released driver",
+)
 _GONE = "is not there any more; the next look at the driver's files goes without it"
 _GPU = re.compile(r"/dev/nvidia([0-9]{1,4})\Z")
 _REMEDIES = (

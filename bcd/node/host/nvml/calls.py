@@ -17,14 +17,24 @@ T = TypeVar("T")
 _TELLING = frozenset({15, 16})
 
 
+def unheard(_: str) -> None:
+    """For calls whose begin nobody wants to know."""
+
+
 class Errors:
-    """What the optional calls about one GPU say of the GPU itself, empty when nothing."""
+    """What the optional calls about one GPU say of the GPU itself, empty when nothing.
 
-    def __init__(self) -> None:
+    ``begin`` hears the name of each call before it is made, with ``subject`` behind it.
+    """
+
+    def __init__(self, begin: Callable[[str], None] = unheard, subject: str = "") -> None:
         self.text = ""
+        self._begin = begin
+        self._subject = f" of {subject}" if subject else ""
 
-    def optional(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """What the call answers, None when it does not."""
+    def optional(self, call: Callable[..., T], *arguments: Any, name: str = "") -> T | None:
+        """What the call answers, None when it does not; ``name`` is NVML's where not its own."""
+        self._begin(f"{name or call.__name__}{self._subject}")
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:

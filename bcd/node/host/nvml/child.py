@@ -12,6 +12,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from types import TracebackType
 from typing import NoReturn
 
@@ -20,10 +21,12 @@ import pynvml
 from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.calls import Errors, explain
 from bcd.node.host.nvml.events import EventThread
-from bcd.node.host.nvml.library import load_below, loaded_library
+from bcd.node.host.nvml.library import load_below, load_problem, loaded_library
 from bcd.node.host.nvml.reading import Reader
 
 _MAX_TEXT = 500
+_LOOK_S = 0.1
+_NO_LIBRARY = 12  # nvml.h
 
 
 class _Out:
@@ -42,6 +45,32 @@ class _Out:
                     left = left[os.write(self._descriptor, left) :]
         except OSError:
             os._exit(0)
+
+
+class _Calls:
+    """Tells the daemon which call is under way, a few times a second.
+
+    A call that is over before anybody looks is not told of: there may be thousands in a reading.
+    One that hangs is, by the thread that looks; each later call has a time of its own.
+    """
+
+    def __init__(self, out: _Out) -> None:
+        self._out = out
+        self._now: tuple[int, str] = (0, "")
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def begin(self, call: str) -> None:
+        """A call begins, and the one before it is over."""
+        self._now = self._now[0] + 1, call
+
+    def _run(self) -> NoReturn:
+        told = 0
+        while True:
+            time.sleep(_LOOK_S)
+            number, call = self._now
+            if number != told:
+                told = number
+                self._out.send(messages.Progress(call=call))
 
 
 def main() -> NoReturn:
@@ -78,20 +107,17 @@ def _listen(requests: "queue.SimpleQueue[messages.Request]") -> None:
 
 
 def _serve(requests: "queue.SimpleQueue[messages.Request]", out: _Out) -> NoReturn:
-    def begin(call: str) -> None:
-        out.send(messages.Progress(call=call))
-
+    begin = _Calls(out).begin
     begin("nvmlInit")
     if sys.argv[1:]:
         load_below(sys.argv[1])
     pynvml.nvmlInit()
     out.send(_ready())
-    reader, events = Reader(begin), EventThread(out.send)
+    reader, events = Reader(begin), EventThread(out.send, begin)
     while True:
         match requests.get():
             case messages.Read(ignored=ignored):
                 reading = messages.Reading(gpus=reader.read(frozenset(ignored)))
-                begin("nvmlDeviceRegisterEvents")
                 events.watch(reader.gpus)
                 out.send(reading)
             case messages.Count(ids=ids, ignored=ignored):
@@ -114,6 +140,8 @@ def _ready() -> messages.Ready:
 
 def _failure(error: "pynvml.NVMLError") -> messages.Failure:
     """The version is told by a library that does not fit the driver, too."""
+    if error.value == _NO_LIBRARY:
+        return messages.Failure(code=_NO_LIBRARY, text=load_problem(*sys.argv[1:2])[:_MAX_TEXT])
     nvml = Errors().optional(pynvml.nvmlSystemGetNVMLVersion)
     return messages.Failure(
         code=int(error.value), text=explain(error), nvml=str(nvml or ""), library=loaded_library()

@@ -3,7 +3,7 @@
 The texts say what to do; subjects are GPUs by UUID, or by PCI address while no UUID is known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from bcd.model.report import Failed, FailureReason
@@ -43,6 +43,18 @@ def unavailable(failure: Failure, kernel_version: str) -> Unavailable:
     )
 
 
+def files_hang(seconds: float) -> Unavailable:
+    """The driver's files have been looked at for so long without an end."""
+    text = (
+        f"looking at the driver's files has not ended for {seconds:g} s; see whether a mount below"
+        " cdi.driver_root hangs (findmnt, and the kernel's log)"
+    )
+    return Unavailable(
+        NodeCondition("DriverFilesUnresponsive", "", f"{text}; holds stay, new ones fail"),
+        Failed(FailureReason.DRIVER_UNAVAILABLE, text),
+    )
+
+
 def _explain(failure: Failure, kernel_version: str) -> str:
     match failure.code:
         case messages.HANGS:
@@ -50,6 +62,8 @@ def _explain(failure: Failure, kernel_version: str) -> str:
         case 9:
             return "NVIDIA's kernel module is not loaded; run: modprobe nvidia"
         case 12:
+            if failure.text:
+                return f"NVML cannot be loaded: {failure.text}; install NVIDIA's driver again"
             return "libnvidia-ml.so.1 is not installed; install NVIDIA's driver"
         case 18:
             return (
@@ -77,13 +91,17 @@ def driver_conditions(failed: Failed | None) -> Iterator[NodeCondition]:
 
 
 def gpu_conditions(
-    gpus: Sequence[GpuReading], pci: Iterable[PciGpu], seen: Mapping[str, str]
+    gpus: Sequence[GpuReading],
+    pci: Iterable[PciGpu],
+    seen: Mapping[str, str],
+    left_out: Set[str] = frozenset(),
 ) -> Iterator[NodeCondition]:
     """What is wrong on the host while NVML answers.
 
-    ``seen`` are UUIDs by PCI address of all GPUs that NVML has ever named to this daemon.
+    ``seen`` are the UUIDs by PCI address of all GPUs that NVML has ever named to this daemon, each
+    where it was last; ``left_out`` are addresses of which something else is said.
     """
-    yield from _missing(gpus, {gpu.address: gpu for gpu in pci}, seen)
+    yield from _missing(gpus, {gpu.address: gpu for gpu in pci}, seen, left_out)
     for gpu in gpus:
         problem = fabric_problem(gpu)
         if gpu.uuid and problem:
@@ -100,16 +118,25 @@ def gpu_conditions(
 
 
 def _missing(
-    gpus: Sequence[GpuReading], pci: Mapping[str, PciGpu], seen: Mapping[str, str]
+    gpus: Sequence[GpuReading],
+    pci: Mapping[str, PciGpu],
+    seen: Mapping[str, str],
+    left_out: Set[str],
 ) -> Iterator[NodeCondition]:
     """GPUs that the bus has or NVML once had, and that NVML does not name now."""
-    named = {gpu.address for gpu in gpus if gpu.uuid}
+    uuids = {gpu.uuid for gpu in gpus if gpu.uuid}
+    named = {a for a in seen if seen[a] in uuids} | left_out
+    named |= {gpu.address for gpu in gpus if gpu.uuid}
     errors = {gpu.address: gpu.error for gpu in gpus if not gpu.uuid and gpu.address}
     lost = [
         address
         for address in sorted((pci.keys() | seen.keys() | errors.keys()) - named)
         if address not in pci or pci[address].driver not in _ELSEWHERE
     ]
+    # A GPU that NVML names without saying where may be any of those that are not accounted for.
+    nowhere = sum(not gpu.address for gpu in gpus if gpu.uuid)
+    if len([address for address in lost if address not in errors]) <= nowhere:
+        lost = [address for address in lost if address in errors]
     for address in lost:
         why = errors.get(address) or _absence(pci.get(address))
         message = f"the GPU at {address} cannot be used ({why}); see the kernel's log for Xid 79"

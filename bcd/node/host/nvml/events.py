@@ -25,10 +25,11 @@ _MAX_BACKOFF_S = 5.0
 
 
 class EventThread:
-    """Waits for ever; ``send`` is called from its thread."""
+    """Waits for ever; ``send`` is called from its thread, ``begin`` before a call in another."""
 
-    def __init__(self, send: Callable[[Event], None]) -> None:
+    def __init__(self, send: Callable[[Event], None], begin: Callable[[str], None]) -> None:
         self._send = send
+        self._begin = begin
         self._uuids: Mapping[int, str] = {}
         self._registered: set[int] = set()
         self._set: Any = None
@@ -36,10 +37,11 @@ class EventThread:
     def watch(self, handles: Mapping[str, Any]) -> None:
         """Register GPUs by UUID, those that are new; begin with the first."""
         self._uuids = {pointer(handle): uuid for uuid, handle in handles.items()}
-        for handle in handles.values():
+        for uuid, handle in handles.items():
             key = pointer(handle)
             if key in self._registered:
                 continue
+            self._begin(f"nvmlDeviceRegisterEvents of {uuid}")
             try:
                 self._register(handle)
             except pynvml.NVMLError:

@@ -4,11 +4,12 @@ The supervisor's thread makes a whole new snapshot whenever something changed; t
 only take the newest. While NVML cannot be used the last devices stay, of unknown health.
 """
 
+import contextlib
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -20,12 +21,14 @@ from bcd.node.host.nvml import messages
 from bcd.node.host.nvml.conditions import (
     Unavailable,
     driver_conditions,
+    files_hang,
     gpu_conditions,
     unavailable,
 )
-from bcd.node.host.nvml.devices import devices_of, in_use
-from bcd.node.host.nvml.health import Policy, Trouble, settle, trouble_of
+from bcd.node.host.nvml.devices import devices_of, in_use, last_places, placed
+from bcd.node.host.nvml.health import Policy, Trouble, record, settle, trouble_of
 from bcd.node.host.nvml.messages import GpuReading, MigReading
+from bcd.node.host.nvml.plausible import Plausible, plausible, printable
 from bcd.node.host.nvml.process import Launch
 from bcd.node.host.nvml.supervisor import Periods, Supervisor
 from bcd.node.host.pci import PciGpu, numa_with_cpus, pci_gpus
@@ -37,11 +40,13 @@ log = logging.getLogger(__name__)
 WAITING = "NVML has not answered yet"
 # NVML takes in a GPU that came back only when it is started anew; not too often, see ``process``.
 _STALE_READINGS = 5
-_MAX_TROUBLES = 64
 # A hang is known within one and a half deadlines, this part of one before it is even asked for.
 _PINGS = 0.4
 # nvml.h: nvmlEventTypeXidCriticalError.
 _XID = 0x8
+
+
+_NOTHING = Plausible(())
 
 
 class Driver(Protocol):
@@ -78,6 +83,7 @@ class _Seen:
     versions: messages.Ready | None = None
     lives: int = 0
     gpus: tuple[GpuReading, ...] = ()
+    left_out: Plausible = _NOTHING
     pci: tuple[PciGpu, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     uuids: Mapping[str, str]
@@ -112,6 +118,7 @@ class NvmlGpus:
         self._wake: Callable[[], None] = lambda: None
         self._seen = _Seen(uuids={})
         self._stamp: object = None
+        self._hung_files = False
         self._readings = itertools.count(1)
         self._number = 0
         self._snapshot = GpuSnapshot(waiting=WAITING)
@@ -130,12 +137,33 @@ class NvmlGpus:
         return self._supervisor.count(tuple(id_ for id_ in device_ids if id_ in known))
 
     def prepare(self, device_ids: tuple[str, ...]) -> Failed | None:
-        """Whether NVML still names the devices and all their nodes and files are there now."""
+        """Whether NVML still names the devices and all their nodes and files are there now.
+
+        Whether NVML answers at all counts too: a driver that begins to hang tells of no process
+        either. Looking at the files takes no longer than a deadline, whatever they lie on.
+        """
         snapshot = self._snapshot
         if snapshot.unavailable is not None:
             return snapshot.unavailable
         if snapshot.waiting:
             return Failed(FailureReason.DRIVER_UNAVAILABLE, snapshot.waiting)
+        if not self._supervisor.answers():
+            text = "NVML has not answered the last question; see nvidia-smi and the kernel's log"
+            return Failed(FailureReason.DRIVER_UNAVAILABLE, text)
+        answer: list[Failed | None] = []
+
+        def look() -> None:
+            with self._files:
+                answer.append(self._lacking(snapshot, device_ids))
+
+        looking = threading.Thread(target=look, name="driver-files", daemon=True)
+        if self._files.acquire(timeout=self._periods.deadline):
+            self._files.release()
+            looking.start()
+            looking.join(self._periods.deadline)
+        return answer[0] if answer else self._slow().failed
+
+    def _lacking(self, snapshot: GpuSnapshot, device_ids: tuple[str, ...]) -> Failed | None:
         wanted = []
         for id_ in device_ids:
             edits = snapshot.edits.get(id_.partition("::")[0])
@@ -145,8 +173,7 @@ class NvmlGpus:
                 return _without_node(id_)
             wanted.append(edits)
         # At once: what the kernel says of all nodes is read once.
-        with self._files:
-            return self._driver.problem(together((*wanted, snapshot.common)))
+        return self._driver.problem(together((*wanted, snapshot.common)))
 
     def fingerprint(self) -> object:
         """The number of the newest snapshot."""
@@ -170,18 +197,20 @@ class NvmlGpus:
 
     def reading(self, reading: messages.Reading) -> bool:
         """Take in all GPUs; True when NVML should be started anew, since one of them is lost."""
-        seen = self._seen
+        seen, found = self._seen, plausible(reading.gpus)
+        gpus = placed(found.gpus, seen.uuids)
         before = {gpu.uuid: gpu for gpu in seen.gpus if gpu.uuid}
-        after = {gpu.uuid: gpu for gpu in reading.gpus if gpu.uuid}
+        after = {gpu.uuid: gpu for gpu in gpus if gpu.uuid}
         now = time.monotonic()
         if seen.unavailable is not None:
             log.info("NVML can be used again", extra={"gpus": len(after)})
         self._seen = replace(
             seen,
-            gpus=reading.gpus,
+            gpus=gpus,
+            left_out=found,
             pci=pci_gpus(self._root),
             troubles=settle(seen.troubles, before, after, now, self._periods.probe),
-            uuids={**seen.uuids, **{gpu.address: gpu.uuid for gpu in after.values()}},
+            uuids=last_places(seen.uuids, gpus),
             unavailable=None,
         )
         self._publish()
@@ -193,9 +222,8 @@ class NvmlGpus:
         trouble = trouble_of(event, self._policy, time.monotonic())
         if trouble is None:
             return event.kind != _XID
-        others = tuple(other for other in self._seen.troubles if not other.repeats(trouble))
-        again = len(others) < len(self._seen.troubles)
-        self._seen = replace(self._seen, troubles=(*others, trouble)[-_MAX_TROUBLES:])
+        again = any(other.repeats(trouble) for other in self._seen.troubles)
+        self._seen = replace(self._seen, troubles=record(self._seen.troubles, trouble))
         if not again:
             log.warning(
                 "a GPU is in trouble",
@@ -218,22 +246,56 @@ class NvmlGpus:
 
     def idle(self) -> None:
         """Look whether the driver's files changed; the bus is looked at with each reading."""
-        with self._files:
+        with self._looking():
             changed = self._driver.fingerprint() != self._stamp
-        if changed and not self._snapshot.waiting:
+        if (changed or self._hung_files) and not self._snapshot.waiting:
             self._publish()
 
     # The snapshot.
 
     def _publish(self) -> None:
-        with self._files:
+        with self._looking():
             self._stamp = self._driver.fingerprint()
             made = self._make()
+        self._hung_files = False
+        self._show(made)
+
+    def _show(self, made: GpuSnapshot) -> None:
         changed, self._snapshot = made != self._snapshot, made
         if not changed:
             return
         self._number += 1
         self._wake()
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """While the driver's files are looked at: that it takes too long is said meanwhile."""
+        timer = threading.Timer(self._periods.deadline, self._say_slow)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._files:
+                yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _say_slow(self) -> None:
+        found, seen = self._slow(), self._seen
+        self._hung_files = True
+        self._show(
+            replace(
+                self._snapshot,
+                devices=devices_of(seen.gpus, {}, seen.troubles, found.condition.type),
+                in_use=frozenset(),
+                unavailable=found.failed,
+                waiting="",
+                conditions=(found.condition,),
+            )
+        )
+
+    def _slow(self) -> Unavailable:
+        return files_hang(self._periods.deadline)
 
     def _make(self) -> GpuSnapshot:
         seen, old = self._seen, self._snapshot
@@ -256,8 +318,8 @@ class NvmlGpus:
         edits, common = dict(self._edits(seen.gpus)), self._driver.common(driver_version)
         lacking = self._driver.problem(common) if edits else None
         return GpuSnapshot(
-            driver_version=driver_version,
-            cuda_version=versions.cuda if versions is not None else "",
+            driver_version=printable(driver_version),
+            cuda_version=printable(versions.cuda if versions is not None else ""),
             devices=devices,
             edits=edits,
             common=common,
@@ -266,11 +328,12 @@ class NvmlGpus:
             problems={
                 id_: failed
                 for id_, own in edits.items()
-                if (failed := self._problem(own, id_)) is not None
+                if (failed := self._problem(own, id_) or lacking) is not None
             },
             conditions=(
                 *driver_conditions(lacking),
-                *gpu_conditions(seen.gpus, seen.pci, seen.uuids),
+                *seen.left_out.conditions,
+                *gpu_conditions(seen.gpus, seen.pci, seen.uuids, seen.left_out.addresses),
             ),
         )
 

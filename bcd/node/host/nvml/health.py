@@ -5,7 +5,7 @@ clean and comes a probe later. What a reading itself says (a pending remap, a wa
 judged anew with each. Health never ends a hold. Xids: https://docs.nvidia.com/deploy/xid-errors/.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bcd.model.device import HEALTHY, Health, HealthState
@@ -26,6 +26,7 @@ _TYPES: Mapping[int, tuple[HealthState, str]] = {
     0x2000: (HealthState.UNHEALTHY, "poison error"),
     0x4000: (HealthState.UNHEALTHY, "the GPU is unavailable"),
 }
+_MAX_TROUBLES = 8
 _ACTIONS = {
     1: "a reset of the GPU",
     2: "a reboot of the host",
@@ -107,8 +108,26 @@ def settle(
         for trouble in troubles
         if now - trouble.since < probe_s or not _clean(trouble.gpu, before, after)
     ]
-    risen = (gpu for gpu in after.values() if _rose(before.get(gpu.uuid), gpu))
-    return (*kept, *(_ecc(gpu, before[gpu.uuid], now) for gpu in risen))
+    for gpu in after.values():
+        if _rose(before.get(gpu.uuid), gpu):
+            kept = list(record(kept, _ecc(gpu, now)))
+    return tuple(kept)
+
+
+def record(troubles: Sequence[Trouble], new: Trouble) -> tuple[Trouble, ...]:
+    """The troubles with one more; one that repeats keeps its place, so that no storm is news.
+
+    Of one GPU a few are kept, the worst.
+    """
+    if any(trouble.repeats(new) for trouble in troubles):
+        return tuple(new if trouble.repeats(new) else trouble for trouble in troubles)
+    mine = [trouble for trouble in troubles if trouble.gpu == new.gpu]
+    if len(mine) >= _MAX_TROUBLES:
+        mild = [trouble for trouble in mine if trouble.health.state is HealthState.DEGRADED]
+        if not mild:
+            return tuple(troubles)
+        troubles = [trouble for trouble in troubles if trouble != mild[-1]]
+    return (*troubles, new)
 
 
 def _clean(gpu: str, before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]) -> bool:
@@ -127,9 +146,9 @@ def _rose(before: GpuReading | None, after: GpuReading) -> bool:
     return after.uncorrected > before.uncorrected
 
 
-def _ecc(gpu: GpuReading, before: GpuReading, now: float) -> Trouble:
-    reason = f"uncorrected ECC errors rose from {before.uncorrected} to {gpu.uncorrected}"
-    health = Health(HealthState.UNHEALTHY, reason)
+def _ecc(gpu: GpuReading, now: float) -> Trouble:
+    # Without the figures: the text goes into the inventory, and a counter may rise for days.
+    health = Health(HealthState.UNHEALTHY, "uncorrected ECC errors rise")
     return Trouble(gpu=gpu.uuid, gi=None, ci=None, health=health, since=now)
 
 
@@ -156,11 +175,14 @@ def health_of(
     gi: int | None = None,
     ci: int | None = None,
 ) -> Health:
-    """The worst of what stands and what happened; of equals what stands, then the newest."""
+    """The worst of what stands and what happened; of equals what stands, then the first.
+
+    The newest would say something else with every event of a storm.
+    """
     found = [trouble.health for trouble in troubles if trouble.concerns(gpu.uuid, gi, ci)]
     worst = (HealthState.UNHEALTHY, HealthState.DEGRADED)
     for state in worst:
-        for health in (standing(gpu), *reversed(found)):
+        for health in (standing(gpu), *found):
             if health.state is state:
                 return health
     return HEALTHY

@@ -45,6 +45,32 @@ def load_below(driver_root: str) -> None:
         return
 
 
+def load_problem(driver_root: str = "/") -> str:
+    """Why NVML could not be loaded, empty when it is simply not there.
+
+    The loader passes over libraries of another architecture as if they were not there.
+    """
+    try:
+        ctypes.CDLL(_NAME)
+    except OSError as error:
+        text = str(error)
+    else:
+        return ""
+    if "cannot open shared object file" not in text:
+        return text
+    searched = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    below = (os.path.join(driver_root, folder) for folder in FOLDERS)
+    there = (f"{folder}/{_NAME}" for folder in (*filter(None, searched), *below))
+    found = next((path for path in there if os.path.lexists(path)), "")
+    if not found:
+        return ""
+    try:
+        ctypes.CDLL(found)
+    except OSError as error:
+        text = str(error)
+    return f"{found} is there, but the loader does not take it: {text}"
+
+
 def loaded_library() -> str:
     """The file that this process has mapped as NVML, empty when it has none."""
     try:

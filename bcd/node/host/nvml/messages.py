@@ -12,6 +12,7 @@ import msgspec
 MAX_BYTES = 4 << 20
 # As NVML counts them: hosts have at most 16 GPUs, and a GPU at most 7 instances.
 MAX_GPUS = 256
+MAX_MIGS = 64
 
 _LENGTH = struct.Struct(">I")
 
@@ -120,7 +121,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=Tru
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
-    """The call that begins now: each has a deadline of its own."""
+    """The call that is under way: each has a deadline of its own."""
 
     call: str
 

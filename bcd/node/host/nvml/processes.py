@@ -13,12 +13,9 @@ _SERVERS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 _MAX_BYTES = 4096
 
 
-def counted(handle: Any, ignored: frozenset[str]) -> int | None:
-    """Compute processes on a GPU or MIG instance, None when NVML would not say."""
-    try:
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
-    except (pynvml.NVMLError, UnicodeDecodeError):
-        return None
+def compute_processes(handle: Any, ignored: frozenset[str]) -> int | None:
+    """Compute processes on a GPU or MIG instance; raises NVMLError when NVML would not say."""
+    found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
     names = _SERVERS | ignored
     return sum(_name(int(process.pid)) not in names for process in found)
 

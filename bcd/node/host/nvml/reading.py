@@ -13,8 +13,8 @@ from typing import Any
 import pynvml
 
 from bcd.node.host.nvml.calls import Errors, explain, pci_address
-from bcd.node.host.nvml.messages import MAX_GPUS, Fabric, GpuReading, Link, MigReading
-from bcd.node.host.nvml.processes import counted
+from bcd.node.host.nvml.messages import MAX_GPUS, MAX_MIGS, Fabric, GpuReading, Link, MigReading
+from bcd.node.host.nvml.processes import compute_processes
 
 _MIB = 1 << 20
 # nvml.h: NVML_NVLINK_MAX_LINKS, fields 91 and 230, the capability and the answer of P2P by NVLink,
@@ -29,6 +29,7 @@ _UNCORRECTED = 1
 _VOLATILE = 0
 _GPU = 0
 _UNKNOWN_REMOTE = 0xFF
+_PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 _MIG_NAME = re.compile(r"\bMIG ([0-9][0-9a-z.+]{1,30})\Z")
 
 
@@ -52,17 +53,14 @@ class Reader:
             if isinstance(handle, str):
                 readings.append(GpuReading(index=index, error=handle))
                 continue
-            self._begin(f"a call about GPU {index}")
             readings.append(self._gpu(index, handle, found, ignored))
         self.handles |= self.gpus
         return tuple(readings)
 
     def ping(self) -> None:
         """One short call that reaches the driver, for each GPU."""
-        errors = Errors()
         for uuid, handle in self.gpus.items():
-            self._begin(f"nvmlDeviceGetPersistenceMode of {uuid}")
-            errors.optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
+            Errors(self._begin, uuid).optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
 
     def busy(self, ids: tuple[str, ...], ignored: frozenset[str]) -> tuple[str, ...]:
         """Those of the devices that a compute process is on; an error counts as not busy."""
@@ -72,8 +70,9 @@ class Reader:
         handle = self.handles.get(id_)
         if handle is None:
             return None
-        self._begin(f"nvmlDeviceGetComputeRunningProcesses of {id_}")
-        return counted(handle, ignored)
+        return Errors(self._begin, id_).optional(
+            compute_processes, handle, ignored, name=_PROCESSES
+        )
 
     def _handle(self, index: int) -> Any:
         """The handle, or what went wrong as a text; the first call may initialise the GPU."""
@@ -84,10 +83,11 @@ class Reader:
             return explain(error)
 
     def _gpu(self, index: int, handle: Any, all_: list[Any], ignored: frozenset[str]) -> GpuReading:
-        errors = Errors()
+        errors = Errors(self._begin, f"GPU {index}")
         ask = errors.optional
         pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
         address = pci_address(_text(pci.busId)) if pci is not None else ""
+        self._begin(f"nvmlDeviceGetUUID of GPU {index}")
         try:
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         except (pynvml.NVMLError, UnicodeDecodeError) as error:
@@ -113,12 +113,12 @@ class Reader:
             persistence=None if persistence is None else bool(persistence),
             compute_mode=int(ask(pynvml.nvmlDeviceGetComputeMode, handle) or 0),
             links=tuple(_links(handle, ask)),
-            fabric=ask(_fabric, handle),
+            fabric=ask(_fabric, handle, name="nvmlDeviceGetGpuFabricInfoV"),
             p2p=_peers(index, handle, all_, ask),
             remapped=(bool(remapped[2]), bool(remapped[3])),
             recovery=int(_field(handle, ask, _RECOVERY_ACTION) or 0),
             uncorrected=ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _VOLATILE),
-            processes=None if enabled else counted(handle, ignored),
+            processes=None if enabled else ask(compute_processes, handle, ignored, name=_PROCESSES),
             error=errors.text,
         )
 
@@ -126,7 +126,8 @@ class Reader:
         self, gpu: Any, ask: Callable[..., Any], total: int, ignored: frozenset[str]
     ) -> Iterator[MigReading]:
         """The instances; their places have holes."""
-        for place in range(int(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)):
+        most = int(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu) or 0)
+        for place in range(min(most, MAX_MIGS)):
             handle = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, place)
             uuid = ask(pynvml.nvmlDeviceGetUUID, handle) if handle is not None else None
             gi = ask(pynvml.nvmlDeviceGetGpuInstanceId, handle) if uuid is not None else None
@@ -141,7 +142,7 @@ class Reader:
                 ci=int(ci),
                 profile=_profile(handle, ask, total),
                 memory_bytes=int(memory.total) if memory is not None else 0,
-                processes=counted(handle, ignored),
+                processes=ask(compute_processes, handle, ignored, name=_PROCESSES),
             )
 
 

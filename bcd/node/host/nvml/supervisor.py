@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 A = TypeVar("A", messages.Ready, messages.Reading, messages.Pong, messages.Counts)
 
+# A question that is open for so many seconds, without a call that ended, may be a hang that begins.
+_LATE_S = 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
@@ -71,7 +74,7 @@ class _Job:
 
     request: messages.Count
     done: threading.Event = field(default_factory=threading.Event)
-    busy: tuple[str, ...] = ()
+    busy: tuple[str, ...] | None = None
 
 
 class Supervisor:
@@ -88,6 +91,8 @@ class Supervisor:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._serving = False
+        self._open_since: float | None = None
+        self._answered_at = self._unanswered_at = 0.0
         self._again = False
         self._crashes = 0
         self._backoff = periods.first_backoff
@@ -115,14 +120,27 @@ class Supervisor:
                 os.close(end)
 
     def count(self, ids: tuple[str, ...]) -> frozenset[str]:
-        """Devices with a compute process now; none when NVML does not say so in a deadline."""
-        if not ids or not self._serving or self._closing.is_set():
+        """Devices with a compute process now; none when NVML does not say so in a deadline.
+
+        Then ``answers`` is False until NVML says something again.
+        """
+        if not ids or self._closing.is_set():
             return frozenset()
         job = _Job(messages.Count(ids=ids, ignored=self._ignored))
-        self._jobs.put(job)
-        self._wake()
-        job.done.wait(self._periods.deadline)
+        if self._serving:
+            self._jobs.put(job)
+            self._wake()
+            job.done.wait(self._periods.deadline)
+        if job.busy is None:
+            self._unanswered_at = time.monotonic()
+            return frozenset()
         return frozenset(job.busy)
+
+    def answers(self) -> bool:
+        """Whether the last question was answered, and none has been open for long; at once."""
+        since = self._open_since
+        late = since is not None and time.monotonic() - since > _LATE_S
+        return not late and self._answered_at >= self._unanswered_at
 
     def _wake(self) -> None:
         with self._open, contextlib.suppress(BlockingIOError):  # full of wakes already
@@ -163,9 +181,12 @@ class Supervisor:
         try:
             self._tend(child)
         except Lost as lost:
+            if self._open_since is not None:
+                self._unanswered_at = time.monotonic()
             return lost.failure
         finally:
             self._serving = False
+            self._open_since = None
             self._abandoned.add(child)
         return None
 
@@ -222,8 +243,11 @@ class Supervisor:
             job.done.set()
 
     def _ask(self, child: ChildProcess, request: messages.Request, kind: type[A]) -> A:
+        self._open_since = time.monotonic()
         child.send(request)
-        return self._answer(child, kind, self._periods.deadline)
+        answer = self._answer(child, kind, self._periods.deadline)
+        self._open_since, self._answered_at = None, time.monotonic()
+        return answer
 
     def _answer(self, child: ChildProcess, kind: type[A], allowed: float) -> A:
         """The answer of a kind; every call that the child begins has the time to itself."""
@@ -234,6 +258,8 @@ class Supervisor:
                 return answer
             if isinstance(answer, messages.Progress):
                 began, call = time.monotonic(), answer.call
+                if self._open_since is not None:
+                    self._open_since = began
                 continue
             self._hear(answer)
             self._drain()

@@ -36,14 +36,14 @@ STEMS = {
 }
 
 
-def elf(soname: str) -> bytes:
-    """The smallest 64-bit shared library with a SONAME."""
+def elf(soname: str, machine: int = 62) -> bytes:
+    """The smallest 64-bit shared library with a SONAME, of x86-64 or another machine."""
     strings = b"\0" + soname.encode() + b"\0"
     at = 64 + 2 * 56
     dynamic = struct.pack("<qQqQqQ", 5, at + 48, 14, 1, 0, 0)
     size = at + len(dynamic) + len(strings)
     header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
-        "<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0
     )
     load = struct.pack("<IIQQQQQQ", 1, 4, 0, 0, 0, size, size, 4096)
     dyn = struct.pack("<IIQQQQQQ", 2, 4, at, at, at, len(dynamic), len(dynamic), 8)

@@ -42,6 +42,11 @@ def test_a_name_that_cannot_be_one_is_none(tmp_path: Path, name: str) -> None:
     assert soname(str(path)) == ""
 
 
+def test_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert soname(str(tmp_path / "pipe")) == triplet(str(tmp_path / "pipe")) == ""
+
+
 def test_what_is_no_library_has_no_name(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")

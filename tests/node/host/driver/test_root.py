@@ -1,6 +1,7 @@
 """The edits of a host's driver: what is in them, and when they are not true any more."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -159,11 +160,28 @@ def test_libraries_of_another_version_are_never_taken(host: FakeDriver) -> None:
 
 
 @pytest.mark.parametrize("version", ["../..", "550", "550.1/..", "*", "550.163.01\n", "a.b"])
-def test_a_version_that_is_none_finds_nothing(host: FakeDriver, version: str) -> None:
-    common = host.open().common(version)
-    assert common.mounts == ()
-    assert common.env == ()
+def test_a_version_that_is_none_gives_way_to_the_kernel_modules(
+    host: FakeDriver, version: str
+) -> None:
+    driver = host.open()
+    assert driver.common(version) == driver.common(VERSION)
+    assert driver.problem(driver.common(version)) is None
+
+
+@pytest.mark.parametrize("version", ["", "550", "R550", "550.54.15-dev"])
+def test_without_any_version_nothing_is_found_and_that_is_said(
+    host: FakeDriver, version: str
+) -> None:
+    host.write("/proc/driver/nvidia/version", f"NVRM version: Kernel Module  {version}  x\n")
+    driver = host.open()
+    common = driver.common(version)
+    assert (common.mounts, common.env) == ((), ())
     assert [node.path for node in common.nodes][:2] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    failed = driver.problem(common)
+    assert failed is not None
+    assert failed.reason == FailureReason.DRIVER_FILE_MISSING
+    assert "install a released driver" in failed.message
+    assert driver.problem(driver.gpu(0, "")) is None  # its own node is there
 
 
 def test_without_a_version_the_kernel_modules_counts(host: FakeDriver) -> None:
@@ -212,10 +230,13 @@ def test_links_in_a_circle_and_odd_files_are_left_out(host: FakeDriver) -> None:
     os.mkfifo(host.root / "usr/bin/nvidia-xconfig")
     (host.root / "usr/bin/nvidia-persistenced").mkdir()
     host.put(f"{LIBRARIES}/libnvidia-x\n.so.{VERSION}")
+    os.mkfifo(f"{host.root}{LIBRARIES}/libnvidia-pipe.so.{VERSION}")
+    (host.root / f"usr/lib/x86_64-linux-gnu/libnvidia-folder.so.{VERSION}").mkdir()
     driver = host.open()
     names = {os.path.basename(m.container_path) for m in driver.common(VERSION).mounts}
     assert names.isdisjoint({"nvidia-imex", "nvidia-imex-ctl", "nvidia-xconfig"})
     assert "nvidia-persistenced" not in names
+    assert not any("pipe" in name or "folder" in name for name in names)
     assert all(name.isprintable() for name in names)
 
 
@@ -580,6 +601,43 @@ def test_a_folder_that_changed_a_moment_ago_is_looked_into_again(host: FakeDrive
     host.put("/usr/bin/nvidia-imex")
     os.utime(folder, ns=(before, before))
     assert "/usr/bin/nvidia-imex" in sources(driver.common(VERSION), host.root)
+
+
+def test_folders_that_bear_a_time_to_come_are_scanned_twice_and_then_no_more(
+    host: FakeDriver,
+) -> None:
+    host.settle()
+    ahead = time.time_ns() + 10**18
+    os.utime(host.root / "usr/bin", ns=(ahead, ahead))
+    driver = host.open()
+
+    def rests() -> bool:
+        return driver.common(VERSION).mounts is driver.common(VERSION).mounts
+
+    end = time.monotonic() + 20
+    while not rests():
+        assert time.monotonic() < end
+    host.put("/usr/bin/nvidia-imex")
+    assert "/usr/bin/nvidia-imex" in sources(driver.common(VERSION), host.root)
+
+
+@pytest.mark.parametrize("hook", ["auto", HOOK])
+@pytest.mark.parametrize("name", [b"we\xff", b"we\nird"])
+def test_links_through_names_that_cannot_be_printed_say_the_librarys_own(
+    host: FakeDriver, hook: str, name: bytes
+) -> None:
+    if hook == HOOK:
+        host.hook()
+    folder = os.fsencode(f"{host.root}{LIBRARIES}/")
+    os.unlink(folder + b"libcuda.so.1")
+    os.symlink(f"libcuda.so.{VERSION}".encode(), folder + name)
+    os.symlink(name, folder + b"libcuda.so.1")
+    edits = host.open(hook).common(VERSION)
+    words = [word for made in edits.hooks for word in made.args]
+    assert all(word.isprintable() for word in words)
+    assert all(m.host_path.isprintable() and m.container_path.isprintable() for m in edits.mounts)
+    said = f"{LIBRARIES}/libcuda.so.{VERSION}::{LIBRARIES}/libcuda.so.1"
+    assert said in words or f"{LIBRARIES}/libcuda.so.1" in sources(edits, host.root)
 
 
 def test_threads_that_ask_at_once_get_the_same_answer(host: FakeDriver) -> None:
