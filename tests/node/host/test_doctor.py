@@ -326,14 +326,21 @@ def test_without_a_daemon_nvml_is_asked_once_in_its_place(host: MadeHost) -> Non
     assert "no answer within 10 s" in found.found
 
 
-def test_programs_that_hang_fail_or_are_none_are_no_runtime(host: MadeHost) -> None:
+def test_a_program_that_does_not_say_its_version_is_neither_right_nor_missing(
+    host: MadeHost,
+) -> None:
     host.program("podman", "exit 3")
     host.program("docker", "echo no numbers")
     host.write("usr/bin/containerd", "not a program")
     os.chmod(host.root / "usr/bin/containerd", 0o755)
     patient = host.patient()
     for look in (runtimes.podman, runtimes.docker, runtimes.containerd):
-        assert look(patient).found == "not installed"
+        found = look(patient)
+        assert found.level is Level.SKIPPED
+        assert "--version says nothing; run it as root" in found.found
+    for name in ("podman", "docker", "containerd"):
+        host.remove(f"usr/bin/{name}")
+        assert getattr(runtimes, name)(patient).found == "not installed"
 
 
 @pytest.mark.parametrize(
@@ -377,6 +384,19 @@ def test_podman_4_cannot_read_a_standing_hold_of_a_slot_whatever_the_settings_sa
     found = findings(host)["podman"]
     assert found.level is Level.WARNING
     assert "specs of gpu.slot (CDI 0.6)" in found.found
+
+
+def test_a_file_in_the_place_of_the_folder_of_specs_is_the_folders_fault_alone(
+    host: MadeHost,
+) -> None:
+    host.program("podman", "echo podman version 4.9.3")
+    host.paths.cdi.rename(host.root / "away")
+    host.paths.cdi.touch()
+    found = findings(host)
+    assert [name for name, f in found.items() if f.level in RED] == ["cdi-folder"]
+    for name in ("foreign-specs", "holds"):
+        assert found[name].level is Level.SKIPPED
+        assert "cannot be read" in found[name].found
 
 
 def test_what_must_start_later_is_what_the_unit_says() -> None:

@@ -7,12 +7,13 @@ specs when ``enable_cdi`` is set, and 2.0 by default; Docker from 25.0 with a fe
 28.2 by default (moby/moby pull request 49963).
 """
 
+import contextlib
 import json
 import re
 import tomllib
 from typing import Any
 
-from bcd.node.host.doctor.finding import Answer, failed, ok, warning
+from bcd.node.host.doctor.finding import Answer, failed, ok, skipped, warning
 from bcd.node.host.doctor.patient import Patient, Told
 from bcd.node.host.standing import standing_holds
 
@@ -20,14 +21,13 @@ _VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?")
 _CONTAINERD = "etc/containerd/config.toml"
 _DOCKER = "etc/docker/daemon.json"
 _CDI_0_6 = (5, 0, 0)  # the first podman that is known to read it
-_ABSENT = "not installed"
 
 
 def podman(patient: Patient) -> Answer:
     """Reads /etc/cdi on every run."""
     version = _version(patient, "podman")
     if version is None:
-        return ok(_ABSENT)
+        return _unknown(patient, "podman")
     if version < (4, 1, 0):
         return failed(f"{_dotted(version)} reads no CDI", "install podman 4.1 or newer")
     dotted = _dotted_classes(patient) if version < _CDI_0_6 else []
@@ -48,9 +48,10 @@ def podman(patient: Patient) -> Answer:
 def _dotted_classes(patient: Patient) -> list[str]:
     """The classes with a dot that this host has to give, or holds."""
     found = set(patient.daemon.classes) if isinstance(patient.daemon, Told) else set()
-    for standing in standing_holds(patient.paths, patient.slices):
-        if standing.hold is not None:
-            found |= {str(device.device_class) for device in standing.hold.devices}
+    with contextlib.suppress(OSError):  # which other checks tell of
+        for standing in standing_holds(patient.paths, patient.slices):
+            if standing.hold is not None:
+                found |= {str(device.device_class) for device in standing.hold.devices}
     return sorted(name for name in found if "." in name)
 
 
@@ -58,7 +59,7 @@ def containerd(patient: Patient) -> Answer:
     """1.6 starts a container without its devices and says nothing."""
     version = _version(patient, "containerd")
     if version is None:
-        return ok(_ABSENT)
+        return _unknown(patient, "containerd")
     if version < (1, 7, 0):
         return failed(
             f"{_dotted(version)} drops CDI devices without a word",
@@ -78,7 +79,7 @@ def docker(patient: Patient) -> Answer:
     """Needs a feature flag for some versions."""
     version = _version(patient, "dockerd") or _version(patient, "docker")
     if version is None:
-        return ok(_ABSENT)
+        return _unknown(patient, "dockerd", "docker")
     if version < (25, 0, 0):
         return failed(f"{_dotted(version)} reads no CDI", "install Docker 25 or newer")
     setting = _feature(patient.text(_DOCKER))
@@ -95,6 +96,14 @@ def _version(patient: Patient, program: str) -> tuple[int, int, int] | None:
     """The version that a program prints; None where it is not installed."""
     match = _VERSION.search(patient.run(program, "--version") or "")
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def _unknown(patient: Patient, *programs: str) -> Answer:
+    """Not installed, or installed and silent, as for a user whom it cannot serve."""
+    for name in programs:
+        if patient.program(name) is not None:
+            return skipped(f"{name} --version says nothing; run it as root")
+    return ok("not installed")
 
 
 def _dotted(version: tuple[int, int, int]) -> str:
