@@ -409,6 +409,19 @@ def test_podman_4_cannot_read_a_standing_hold_of_a_slot_whatever_the_settings_sa
     assert "specs of gpu.slot (CDI 0.6)" in found.found
 
 
+def test_a_file_in_the_place_of_the_folder_of_specs_is_the_folders_fault_alone(
+    host: MadeHost,
+) -> None:
+    host.program("podman", "echo podman version 4.9.3")
+    host.paths.cdi.rename(host.root / "away")
+    host.paths.cdi.touch()
+    found = findings(host)
+    assert [name for name, f in found.items() if f.level in RED] == ["cdi-folder"]
+    for name in ("foreign-specs", "holds"):
+        assert found[name].level is Level.SKIPPED
+        assert "cannot be read" in found[name].found
+
+
 def test_what_must_start_later_is_what_the_unit_says() -> None:
     unit = (Path(__file__).parents[3] / "systemd/bcd.service").read_text()
     lines = [line.removeprefix("Before=") for line in unit.splitlines() if "Before=" in line]

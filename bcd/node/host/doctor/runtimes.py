@@ -7,6 +7,7 @@ specs when ``enable_cdi`` is set, and 2.0 by default; Docker from 25.0 with a fe
 28.2 by default (moby/moby pull request 49963).
 """
 
+import contextlib
 import json
 import re
 import tomllib
@@ -21,7 +22,6 @@ _VERSION = re.compile(r"\bv?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?")
 _CONTAINERD = "etc/containerd/config.toml"
 _DOCKER = "etc/docker/daemon.json"
 _CDI_0_6 = (5, 0, 0)  # the first podman that is known to read it
-_ABSENT = "not installed"
 
 
 def podman(patient: Patient) -> Answer:
@@ -49,9 +49,10 @@ def podman(patient: Patient) -> Answer:
 def _dotted_classes(patient: Patient) -> list[str]:
     """The classes with a dot that this host has to give, or holds."""
     found = set(patient.daemon.classes) if isinstance(patient.daemon, Told) else set()
-    for standing in standing_holds(patient.paths, patient.slices):
-        if standing.hold is not None:
-            found |= {str(device.device_class) for device in standing.hold.devices}
+    with contextlib.suppress(OSError):  # which other checks tell of
+        for standing in standing_holds(patient.paths, patient.slices):
+            if standing.hold is not None:
+                found |= {str(device.device_class) for device in standing.hold.devices}
     return sorted(name for name in found if "." in name)
 
 
