@@ -14,7 +14,7 @@ with open("/sys/fs/cgroup/bcd.slice/bcd-alloc.slice/{slice}/memory.max") as file
     first, held = file.read(), []
     while not file.seek(0) and file.read() == first and len(held) < 500:
         held.append(bytearray(b"x") * (1 << 20))
-        time.sleep(0.01)
+        time.sleep(0.003)
 time.sleep(1000)
 """
 
@@ -25,7 +25,7 @@ def memory_that_is_lowered_under_a_growing_workload_ends_nobody(hold: Hold) -> N
         hold.ensure(memory_bytes=700 * MIB)
         hold.start(PYTHON, "-I", "-S", "-c", _GROWS.format(slice=hold.slice))
         wait_for("its memory", lambda: int(hold.file("memory.current")) > 40 * MIB)
-        target = (int(hold.file("memory.current")) // MIB + 24) * MIB
+        target = (int(hold.file("memory.current")) // MIB + 10) * MIB
         failed = hold.slices.ensure(hold.id, made(memory_bytes=target))
         print(failed, hold.file("memory.current"), target)
         assert hold.file("memory.max") == str(700 * MIB if failed else target)
@@ -36,20 +36,20 @@ def memory_that_is_lowered_under_a_growing_workload_ends_nobody(hold: Hold) -> N
 
 
 def a_workload_that_just_started_is_not_taken_along_by_a_stop(hold: Hold) -> None:
-    for number in range(10):
+    for number in range(12):
         hold.ensure()
         ran, unit = Path(f"/run/race-{number}"), f"race-{number}.service"
         start = subprocess.Popen(
             ["systemd-run", "-q", "--no-block", f"--slice={hold.slice}", f"--unit={unit}",
              "sh", "-c", f"echo ran > {ran}; exec sleep 1000"],
         )  # fmt: skip
-        time.sleep(0.1 + 0.02 * number)  # no event tells of the moment before a process is there
+        time.sleep(0.02 * number)  # no event tells of the moment before a process is there
         stopped = hold.slices.stop(hold.id)
         start.wait(60)
         wait_for("its start, or its failure", lambda: _active(unit) not in ("activating", ""))  # noqa: B023
         print(number, stopped, ran.exists(), _active(unit))
+        # One that comes after the stop makes the slice anew, and is held down there.
         assert not ran.exists() or _active(unit) == "active"
-        assert not (stopped and ran.exists())
         hold.end(unit)
         assert hold.slices.stop(hold.id)
 
@@ -75,6 +75,7 @@ def control_groups_nested_by_the_thousand_do_not_keep_a_slice(hold: Hold) -> Non
 
 
 def what_the_slices_above_withhold_is_told_with_the_remedy(hold: Hold) -> None:
+    assert hold.slices.read() == {}
     other = Hold(hold.number + 1000)
     other.ensure(cpus="2-3", memory_bytes=256 * MIB)
     other.publish()

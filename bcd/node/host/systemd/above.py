@@ -46,7 +46,22 @@ class Above:
         Those that are offline are nobody's fault here.
         """
         asked = {"cpuset.cpus": limits.cpus, "cpuset.mems": limits.mems}
-        return next(filter(None, (self._withheld(folder, *each) for each in asked.items())), "")
+        found = next(filter(None, (self._withheld(folder, *each) for each in asked.items())), "")
+        return found or ("" if limits.cpus else self._too_few(limits.cpu_millis))
+
+    def _too_few(self, cpu_millis: int) -> str:
+        """The same of a slice that may run anywhere: CPUs enough for its quota."""
+        file = "cpuset.cpus"
+        present = _ids(self._devices / _PRESENT[file]) or frozenset()
+        for parent in PARENTS:
+            allowed = _ids(self._top / parent / file)
+            if allowed and len(allowed & present) * 1000 < min(cpu_millis, len(present) * 1000):
+                setting = f"{_PROPERTY[file]}={format_cpulist(allowed | present)}"
+                return (
+                    f"{self._top / parent / file} is {format_cpulist(allowed)!r}, too few for"
+                    f" {cpu_millis} milliseconds of CPU per second; {_command(parent, setting)}"
+                )
+        return ""
 
     def _withheld(self, folder: Path, file: str, asked: str) -> str:
         effective = _ids(folder / f"{file}.effective")

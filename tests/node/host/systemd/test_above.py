@@ -66,6 +66,19 @@ def test_cpus_that_another_control_group_has_for_itself_are_missed(
     assert "cpuset.cpus.effective is '1,3' without 2:" in slices.read()[ID].narrowed
 
 
+def test_a_hold_of_any_cpus_needs_enough_for_its_quota(
+    systemd: FolderSystemd, slices: SystemdSlices
+) -> None:
+    systemd.above("cpuset.cpus", "0-1,9")
+    assert slices.ensure(ID, limits(cpu_millis=2000)) is None
+    failed = slices.ensure(ID, limits(cpu_millis=2010))
+    assert failed is not None
+    assert "bcd.slice/cpuset.cpus is '0-1,9', too few for 2010" in failed.message
+    assert failed.message.endswith("; systemctl set-property bcd.slice AllowedCPUs=0-7,9")
+    systemd.above("cpuset.cpus", "")
+    assert slices.ensure(ID, limits(cpu_millis=8010)) is None
+
+
 def test_cpus_that_are_offline_narrow_no_hold(
     systemd: FolderSystemd, slices: SystemdSlices
 ) -> None:
