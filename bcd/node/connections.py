@@ -31,7 +31,13 @@ class Connections:
             oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
         self._open[task] = False
-        task.add_done_callback(lambda done: self._open.pop(done, None))
+        task.add_done_callback(lambda done: self._forget(done, writer))
+
+    def _forget(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        # Not in the task, which may have been cancelled before its first step. An answer that was
+        # taken is out by now, and a reader that never reads must not keep its connection.
+        self._open.pop(task, None)
+        writer.transport.abort()
 
     async def close(self) -> None:
         """Cut off what is open."""
@@ -53,5 +59,3 @@ class Connections:
                 await writer.wait_closed()
         except (OSError, ValueError, TimeoutError):
             pass  # it left, or asked nothing that can be answered
-        finally:
-            writer.transport.abort()  # a reader that never reads must not keep it; else closed

@@ -38,11 +38,12 @@ class ScrapeServer:
             self._server = await asyncio.start_server(
                 self._connections.accept, self._host, self._port, limit=_MAX_REQUEST_BYTES
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that is none
+            problem = why(error) if isinstance(error, OSError) else str(error)
             return NodeCondition(
                 "MetricsNotServed",
                 "metrics.listen",
-                f"metrics.listen: {self._host}:{self._port} cannot be had ({why(error)}); end what"
+                f"metrics.listen: {self._host}:{self._port} cannot be had ({problem}); end what"
                 " has it, or set another port, or an empty text for no metrics; it is tried again",
             )
         return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -155,6 +156,24 @@ async def test_idle_connections_beyond_the_bound_cost_a_scraper_nothing(port: in
         assert await oldest.read() == b""
     for _, writer in held:
         writer.close()
+
+
+async def test_a_burst_of_connections_leaves_none_open(port: int) -> None:
+    burst = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MAX_CONNECTIONS)]
+    for connection in burst:  # the server had no turn so far, and now accepts all of them at once
+        connection.setblocking(False)
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(20):
+        for connection in burst:
+            with contextlib.suppress(ConnectionError):
+                assert await loop.sock_recv(connection, 1) == b""
+            connection.close()
+
+
+async def test_a_name_that_is_none_is_no_end_either() -> None:
+    trouble = await ScrapeServer(f"{'a' * 70}.example:1", str).start()
+    assert trouble is not None
+    assert "label" in trouble.message
 
 
 async def test_a_connection_that_says_nothing_is_closed_by_itself(port: int) -> None:

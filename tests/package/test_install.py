@@ -1,11 +1,12 @@
 """Installing, running, upgrading, removing and purging on a clean Debian, without network."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.package.build import Debs, next_version
-from tests.package.debian import Debian
+from tests.package.debian import Debian, copied
 
 HOLD = {
     "/etc/cdi/bcd-alloc_x.json": '{"cdiVersion": "0.5.0"}\n',
@@ -141,14 +142,54 @@ def test_purging_leaves_everything_while_something_is_held(host: Debian, debs: D
     assert kept(host) == set(HOLD)
 
 
+OWN_FOLDERS = (
+    '[paths]\nroot = "/srv/bcd"\n',
+    '[paths]\n"state" = "/srv/state"\n',
+    "[paths]\n'cdi' = '/srv/cdi'\n",
+    'paths."env"="/srv/env"\n',
+    'paths = { socket = "/run/s", state = "/srv/state" }\n',
+)
+
+
+@pytest.fixture(scope="module")
+def removed(clean: Path, debs: Debs) -> Iterator[Debian]:
+    """A Debian from which the daemon's package was removed, not purged. Not to be changed."""
+    with copied(clean, clean.with_name("removed")) as host:
+        host.install(debs.daemon)
+        host.run("dpkg", "--remove", "bcd")
+        yield host
+
+
+@pytest.mark.parametrize("settings", OWN_FOLDERS)
 def test_purging_leaves_everything_when_the_daemon_had_folders_of_its_own(
+    removed: Debian, tmp_path: Path, settings: str
+) -> None:
+    with copied(removed.folder, tmp_path / "own") as host:
+        put(host, {"/var/lib/bcd/credentials.pem": "a key\n"})
+        host.write("/etc/bcd/bcd.toml", settings)
+        assert "are left" in host.run("dpkg", "--purge", "bcd")
+        assert host.path("/var/lib/bcd/credentials.pem").is_file()
+
+
+def test_purging_leaves_everything_while_a_gpu_is_shared(removed: Debian, tmp_path: Path) -> None:
+    with copied(removed.folder, tmp_path / "own") as host:
+        put(host, {"/var/lib/bcd/credentials.pem": "a key\n"})
+        said = host.script(
+            "mkdir -p /run/bcd/mps; touch /run/bcd/mps/GPU-1.env; dpkg --purge bcd;ls /run/bcd/mps"
+        )
+        assert "are left" in said
+        assert "GPU-1.env" in said
+        assert host.path("/var/lib/bcd/credentials.pem").is_file()
+
+
+def test_folders_that_cannot_be_made_are_told_and_end_no_installation(
     host: Debian, debs: Debs
 ) -> None:
-    host.install(debs.daemon)
-    put(host, {"/var/lib/bcd/credentials.pem": "a key\n"})
-    host.write("/etc/bcd/bcd.toml", '[paths]\nroot = "/srv/bcd"\n')
-    assert "are left" in host.run("dpkg", "--purge", "bcd")
-    assert host.path("/var/lib/bcd/credentials.pem").is_file()
+    host.write("/usr/bin/systemd-tmpfiles", "#!/bin/sh\nexit 73\n", 0o755)
+    said = host.install(debs.daemon, debs.control)
+    for package in ("bcd", "bcd-control"):
+        assert f"{package}: some folders could not be made; see: systemd-tmpfiles" in said
+        assert "installed" in host.run("dpkg-query", "-W", "-f", "${db:Status-Status}", package)
 
 
 def test_purging_an_idle_host_leaves_nothing_but_other_peoples_files(
