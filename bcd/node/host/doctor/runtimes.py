@@ -97,7 +97,7 @@ def _version(patient: Patient, program: str) -> tuple[int, int, int] | Answer:
     """The version that a program prints; the answer where it is missing, fails or hangs."""
     said = patient.run(program, "--version")
     if said is None:
-        return ok(_ABSENT)
+        return ok("not installed")
     match = None if isinstance(said, Failed) else _VERSION.search(said)
     if match is None:
         problem = said.message if isinstance(said, Failed) else "names no version"
