@@ -358,6 +358,15 @@ def test_an_upgrade_under_a_running_daemon_costs_no_device(host: MakeHost) -> No
         assert found.common.env == ("DRIVER=560.1.1",)
 
 
+def test_a_pipe_in_the_place_of_the_library_is_a_hang_of_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    os.mkfifo(folder / "libnvidia-ml.so.1")
+    with Host(tmp_path, folder, State()).running(replace(QUICK, init=2.0)) as running:
+        message = running.conditions()["NVMLUnresponsive"]
+    assert "nvmlInit has not returned for 2 s" in message
+
+
 def test_a_library_that_is_replaced_gets_a_new_child(tmp_path: Path, library: Path) -> None:
     folder = tmp_path / "lib"
     folder.mkdir()
