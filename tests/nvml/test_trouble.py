@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from bcd.node.host.nvml.process import MAX_ABANDONED
 from bcd.node.ports import GpuSnapshot
 from tests.node.host.driver.fake import elf
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, gpu
+from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, eventually, gpu
 
 CALLS = [
     "nvmlDeviceGetCount_v2",
@@ -49,14 +48,6 @@ def _runs(child: psutil.Process) -> bool:
         return bool(child.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def eventually(predicate: Callable[[], bool], wait_s: float = 20.0) -> None:
-    """Wait for something that wakes nobody."""
-    end = time.monotonic() + wait_s
-    while not predicate():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("call", CALLS)
