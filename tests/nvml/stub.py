@@ -294,3 +294,11 @@ class Running:
             device.id: f"{device.health.state} {device.health.reason}".strip()
             for device in self.gpus.snapshot().devices
         }
+
+
+def eventually(predicate: Callable[[], bool], wait_s: float = 20.0) -> None:
+    """Wait for something that wakes nobody."""
+    end = time.monotonic() + wait_s
+    while not predicate():
+        assert time.monotonic() < end
+        time.sleep(0.01)

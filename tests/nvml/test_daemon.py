@@ -196,3 +196,48 @@ async def test_an_instance_is_handed_over_with_the_driver_that_is_loaded(
         assert len(nodes(site)) == 4
         assert not gateway.said(Released)
         assert not gateway.said(Failed)
+
+
+async def test_a_hang_that_begins_with_a_bind_is_never_reported_as_bound(
+    site: Site, gateway: FakeGateway, library: Path
+) -> None:
+    host = Host(site.root, library, State())
+    daemon = opened(site, host)
+    async with running(daemon):
+        await gateway.until(lambda: has_devices(gateway, site))
+        host.set(rules=("hang *",))
+        gateway.want(site.node_id, assignment(1, known(daemon)[0]), generation=1)
+        await gateway.until(lambda: bool(gateway.said(Failed)))
+        [report] = gateway.said(Failed)
+        assert isinstance(report.outcome, Failed)
+        assert report.outcome.reason == FailureReason.DRIVER_UNAVAILABLE
+        assert not gateway.said(Bound)
+        assert not site.specs()
+        host.set(rules=())
+        await gateway.until(lambda: bool(gateway.said(Bound)))
+
+
+async def test_libraries_that_vanish_under_a_hold_leave_its_spec_and_bar_new_ones(
+    site: Site, gateway: FakeGateway, library: Path
+) -> None:
+    driver = standing(site.root)
+    host = Host(site.root, library, State(driver=driver.version), driver.open())
+    daemon = opened(site, host)
+    async with running(daemon):
+        await gateway.until(lambda: has_devices(gateway, site))
+        one, two = known(daemon)
+        gateway.want(site.node_id, assignment(1, one), generation=1)
+        await gateway.until(lambda: bool(gateway.said(Bound)))
+        [spec] = site.specs()
+        before = (site.cdi / spec).read_bytes()
+        driver.remove_libraries()
+        await eventually(lambda: "DriverNotReady" in {c.type for c in daemon.conditions})
+        gateway.want(site.node_id, assignment(1, one), assignment(2, two), generation=2)
+        await gateway.until(lambda: bool(gateway.said(Failed)))
+        [report] = gateway.said(Failed)
+        assert isinstance(report.outcome, Failed)
+        assert report.outcome.reason == FailureReason.DRIVER_FILE_MISSING
+        assert (site.cdi / spec).read_bytes() == before
+        driver.install()
+        await gateway.until(lambda: len(gateway.said(Bound)) == 2)
+        assert (site.cdi / spec).read_bytes() == before

@@ -11,7 +11,7 @@ from bcd.model.device import HealthState
 from bcd.model.report import Failed, FailureReason
 from bcd.node.edits import DeviceEdits
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import PERIODS, Host, Running, gpu
+from tests.nvml.stub import PERIODS, Host, eventually, gpu
 
 SHORT = replace(PERIODS, deadline=0.5)
 
@@ -87,11 +87,4 @@ def test_a_handover_waits_for_files_no_longer_than_a_deadline(made: Host, mount:
             assert failed.reason == FailureReason.DRIVER_UNAVAILABLE
         assert time.monotonic() - began < 100 * SHORT.deadline
         mount.hang(held=False)
-        running_until_prepared(running)
-
-
-def running_until_prepared(running: Running) -> None:
-    """Nobody is woken by a look that ends."""
-    end = time.monotonic() + 20
-    while running.gpus.prepare((gpu(0).uuid,)) is not None:
-        assert time.monotonic() < end
+        eventually(lambda: running.gpus.prepare((gpu(0).uuid,)) is None)

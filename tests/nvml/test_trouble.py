@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from bcd.node.host.nvml.process import MAX_ABANDONED
 from bcd.node.ports import GpuSnapshot
 from tests.node.host.driver.fake import elf
 from tests.nvml.conftest import MakeHost
-from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, gpu
+from tests.nvml.stub import PERIODS, QUICK, SWITCHED, XID, Host, Running, State, eventually, gpu
 
 CALLS = [
     "nvmlDeviceGetCount_v2",
@@ -49,14 +48,6 @@ def _runs(child: psutil.Process) -> bool:
         return bool(child.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def eventually(predicate: Callable[[], bool], wait_s: float = 20.0) -> None:
-    """Wait for something that wakes nobody."""
-    end = time.monotonic() + wait_s
-    while not predicate():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -356,6 +347,15 @@ def test_an_upgrade_under_a_running_daemon_costs_no_device(host: MakeHost) -> No
         found = running.gpus.snapshot()
         assert [d.id for d in found.devices] == [d.id for d in before.devices]
         assert found.common.env == ("DRIVER=560.1.1",)
+
+
+def test_a_pipe_in_the_place_of_the_library_is_a_hang_of_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    os.mkfifo(folder / "libnvidia-ml.so.1")
+    with Host(tmp_path, folder, State()).running(replace(QUICK, init=2.0)) as running:
+        message = running.conditions()["NVMLUnresponsive"]
+    assert "nvmlInit has not returned for 2 s" in message
 
 
 def test_a_library_that_is_replaced_gets_a_new_child(tmp_path: Path, library: Path) -> None:

@@ -30,7 +30,8 @@ _TICK_NS = 20_000_000
 class _Scan:
     """What was found, the tree that knows where it looked, and the hook program of then.
 
-    ``began_ns`` is steady time; ``settled`` when a change from then on shows in the stamps.
+    ``began_ns`` is the steady time of the first look that found these stamps; ``settled`` when a
+    change from now on shows in them.
     """
 
     version: str
@@ -100,17 +101,14 @@ class DriverRoot:
         edits = self._look(tree, version)
         # A folder may bear a time to come, from a clock that was wrong: then it has settled when
         # a later look finds it the same.
-        same = (
-            before is not None
-            and before.began_ns < steady - _TICK_NS
-            and before.tree.stamps() == tree.stamps()
-        )
+        same = before is not None and before.tree.stamps() == tree.stamps()
+        since = before.began_ns if before is not None and same else steady
         return _Scan(
             version=version,
             tree=tree,
             program=program,
-            began_ns=steady,
-            settled=same or tree.newest_ns() < wall - _TICK_NS,
+            began_ns=since,
+            settled=since < steady - _TICK_NS or tree.newest_ns() < wall - _TICK_NS,
             edits=edits,
         )
 

@@ -3,8 +3,8 @@
 One reading passes through: ``reading`` (in the child) asks every GPU; ``child`` sends it up a pipe
 as ``messages``; ``process`` holds the parent's end of one child; ``supervisor`` keeps a child
 alive, asks it, and replaces it when it hangs, ends or is outdated; ``gpus`` implements the ``Gpus``
-port and turns what comes into a snapshot with the pure ``devices``, ``topology``, ``health`` and
-``conditions``.
+port and turns what comes into a snapshot with the pure ``plausible``, ``devices``, ``topology``,
+``health`` and ``conditions``.
 
 An Xid passes through: ``events``, a thread of the child, waits for it and hands it to ``child``,
 which sends it up the same pipe; ``gpus`` takes what ``supervisor`` heard, ``health`` judges it by

@@ -108,7 +108,8 @@ def _listen(requests: "queue.SimpleQueue[messages.Request]") -> None:
 
 def _serve(requests: "queue.SimpleQueue[messages.Request]", out: _Out) -> NoReturn:
     begin = _Calls(out).begin
-    begin("nvmlInit")
+    # Loading a library keeps all threads waiting, so that the one that looks could not tell of it.
+    out.send(messages.Progress(call="nvmlInit"))
     if sys.argv[1:]:
         load_below(sys.argv[1])
     pynvml.nvmlInit()

@@ -91,6 +91,7 @@ class Supervisor:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._serving = False
+        self._told = threading.Condition()
         self._open_since: float | None = None
         self._answered_at = self._unanswered_at = 0.0
         self._again = False
@@ -137,10 +138,24 @@ class Supervisor:
         return frozenset(job.busy)
 
     def answers(self) -> bool:
-        """Whether the last question was answered, and none has been open for long; at once."""
+        """Whether the last question was answered, and none has been open for long.
+
+        One that has may only be slow, as calls to a GPU that sleeps are: it is waited for, for no
+        longer than a deadline.
+        """
+        with self._told:
+            in_time = self._told.wait_for(lambda: not self._late(), self._periods.deadline)
+            return in_time and self._answered_at >= self._unanswered_at
+
+    def _late(self) -> bool:
         since = self._open_since
-        late = since is not None and time.monotonic() - since > _LATE_S
-        return not late and self._answered_at >= self._unanswered_at
+        return since is not None and time.monotonic() - since > _LATE_S
+
+    def _opened(self, since: float | None) -> None:
+        """Since when a question is open, or a call of it runs; None when none is."""
+        with self._told:
+            self._open_since = since
+            self._told.notify_all()
 
     def _wake(self) -> None:
         with self._open, contextlib.suppress(BlockingIOError):  # full of wakes already
@@ -186,7 +201,7 @@ class Supervisor:
             return lost.failure
         finally:
             self._serving = False
-            self._open_since = None
+            self._opened(None)
             self._abandoned.add(child)
         return None
 
@@ -243,10 +258,11 @@ class Supervisor:
             job.done.set()
 
     def _ask(self, child: ChildProcess, request: messages.Request, kind: type[A]) -> A:
-        self._open_since = time.monotonic()
+        self._opened(time.monotonic())
         child.send(request)
         answer = self._answer(child, kind, self._periods.deadline)
-        self._open_since, self._answered_at = None, time.monotonic()
+        self._answered_at = time.monotonic()
+        self._opened(None)
         return answer
 
     def _answer(self, child: ChildProcess, kind: type[A], allowed: float) -> A:
@@ -259,7 +275,7 @@ class Supervisor:
             if isinstance(answer, messages.Progress):
                 began, call = time.monotonic(), answer.call
                 if self._open_since is not None:
-                    self._open_since = began
+                    self._opened(began)
                 continue
             self._hear(answer)
             self._drain()
