@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bcd.model.assignment import Assignment
+from bcd.model.assignment import AssignedDevice, Assignment, Sharing, SharingMode
 from bcd.model.device import DeviceClass
 from bcd.model.report import Bound, Released
 from bcd.node.steps import StepName
@@ -27,32 +27,68 @@ from tests.node.world import Site, alloc_id, assignment, eventually, limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# A hold with limits over two classes takes every kind of step that there is.
-BIND = [
-    StepName.PERSIST_STATE,
-    StepName.ENSURE_SLICE,
-    StepName.WRITE_ENV,
-    StepName.PREPARE_DEVICES,
-    StepName.WRITE_SPEC,
-    StepName.WRITE_SPEC,
-    StepName.OWE_REPORTS,
-    StepName.SEND_REPORT,
-    StepName.SEND_ACK,
-    StepName.DROP_REPORTS,
+_REPORTED = [StepName.SEND_REPORT, StepName.SEND_ACK, StepName.DROP_REPORTS]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of hold, the steps that it takes, and its spec files."""
+
+    name: str
+    bind: list[StepName]
+    release: list[StepName]
+    files: list[str]
+
+
+# Both together take every kind of step that there is.
+SHAPES = [
+    Shape(
+        "limits and two classes",
+        [
+            StepName.PERSIST_STATE,
+            StepName.ENSURE_SLICE,
+            StepName.PREPARE_DEVICES,
+            StepName.WRITE_ENV,
+            StepName.WRITE_SPEC,
+            StepName.WRITE_SPEC,
+            StepName.OWE_REPORTS,
+            *_REPORTED,
+        ],
+        [
+            StepName.PERSIST_STATE,
+            StepName.OWE_RELEASES,
+            StepName.REMOVE_SPEC,
+            StepName.REMOVE_SPEC,
+            StepName.REMOVE_ENV,
+            StepName.FREE_RELEASE,
+            StepName.STOP_SLICE,
+            *_REPORTED,
+        ],
+        [f"bcd-{alloc_id(1)}.gpu.mig.json", f"bcd-{alloc_id(1)}.json"],
+    ),
+    Shape(
+        "a slot by MPS",
+        [
+            StepName.PERSIST_STATE,
+            StepName.ENSURE_MPS,
+            StepName.PREPARE_DEVICES,
+            StepName.WRITE_ENV,
+            StepName.WRITE_SPEC,
+            StepName.OWE_REPORTS,
+            *_REPORTED,
+        ],
+        [
+            StepName.PERSIST_STATE,
+            StepName.OWE_RELEASES,
+            StepName.REMOVE_SPEC,
+            StepName.REMOVE_ENV,
+            StepName.FREE_RELEASE,
+            StepName.STOP_MPS,
+            *_REPORTED,
+        ],
+        [f"bcd-{alloc_id(1)}.json"],
+    ),
 ]
-RELEASE = [
-    StepName.PERSIST_STATE,
-    StepName.OWE_RELEASES,
-    StepName.REMOVE_SPEC,
-    StepName.REMOVE_SPEC,
-    StepName.REMOVE_ENV,
-    StepName.FREE_RELEASE,
-    StepName.STOP_SLICE,
-    StepName.SEND_REPORT,
-    StepName.SEND_ACK,
-    StepName.DROP_REPORTS,
-]
-FILES = [f"bcd-{alloc_id(1)}.gpu.mig.json", f"bcd-{alloc_id(1)}.json"]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -123,7 +159,8 @@ class Rounds:
 
     def disk(self) -> dict[str, bytes]:
         """Everything that a hold consists of."""
-        places = [self.site.cdi, self.site.env, self.site.root / "run/bcd-sim/slices"]
+        made = self.site.root / "run/bcd-sim"
+        places = [self.site.cdi, self.site.env, made / "slices", made / "mps"]
         files = [path for place in places if place.exists() for path in place.iterdir()]
         return {path.name: path.read_bytes() for path in sorted(files)}
 
@@ -137,8 +174,11 @@ def clone(source: str, target: str) -> str:
     return shutil.copy2(source, target, follow_symlinks=False)
 
 
-def wanted(site: Site) -> tuple[Assignment, ...]:
+def wanted(site: Site, shape: Shape) -> tuple[Assignment, ...]:
     gpu, mig = site.devices()[0], site.devices(DeviceClass.MIG)[0]
+    if StepName.ENSURE_MPS in shape.bind:
+        slot = AssignedDevice(f"{gpu.id}::1", DeviceClass.SLOT)
+        return (assignment(1, slot, sharing=Sharing(SharingMode.MPS, 4)),)
     return (assignment(1, gpu, mig, limits=limits(cpus="0-3", mems="0")),)
 
 
@@ -154,19 +194,25 @@ def same_steps(seen: list[str], steps: list[StepName]) -> bool:
     )
 
 
+async def test_every_step_is_taken_by_one_of_the_holds() -> None:
+    taken = {name for shape in SHAPES for name in (*shape.bind, *shape.release)}
+    assert taken == set(StepName)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 async def test_every_step_of_a_bind_may_be_the_last(
-    gateway: FakeGateway, site: Site, tmp_path: Path
+    gateway: FakeGateway, site: Site, tmp_path: Path, shape: Shape
 ) -> None:
-    hold = wanted(site)
+    hold = wanted(site, shape)
     rounds = Rounds(site, gateway, tmp_path / "backup")
     await rounds.keep(())
     rounds.begin(())
     seen = await rounds.killed_after(0, hold)
-    assert same_steps(seen, BIND), seen
+    assert same_steps(seen, shape.bind), seen
     whole = rounds.disk()
-    assert [name for name in whole if name.endswith(".json")] == FILES
+    assert [name for name in whole if name.endswith(".json")] == shape.files
     kills = 0
-    for count in range(1, len(BIND) + 1):
+    for count in range(1, len(shape.bind) + 1):
         rounds.begin(())
         seen = await rounds.killed_after(count, hold)
         assert len(seen) == count
@@ -176,20 +222,21 @@ async def test_every_step_of_a_bind_may_be_the_last(
         reports = [received.report for received in gateway.reports]
         assert {type(report.outcome) for report in reports} == {Bound}
         assert {report.allocation_id for report in reports} == {alloc_id(1)}
-    assert kills == len(BIND) == 10
+    assert kills == len(shape.bind)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 async def test_every_step_of_a_release_may_be_the_last(
-    gateway: FakeGateway, site: Site, tmp_path: Path
+    gateway: FakeGateway, site: Site, tmp_path: Path, shape: Shape
 ) -> None:
-    hold = wanted(site)
+    hold = wanted(site, shape)
     rounds = Rounds(site, gateway, tmp_path / "backup")
     await rounds.keep(hold)
     rounds.begin(hold)
     seen = await rounds.killed_after(0, ())
-    assert same_steps(seen, RELEASE), seen
+    assert same_steps(seen, shape.release), seen
     kills = 0
-    for count in range(1, len(RELEASE) + 1):
+    for count in range(1, len(shape.release) + 1):
         rounds.begin(hold)
         seen = await rounds.killed_after(count, ())
         assert len(seen) == count
@@ -198,4 +245,4 @@ async def test_every_step_of_a_release_may_be_the_last(
         assert rounds.disk() == {}
         last = gateway.reports[-1].report
         assert (last.allocation_id, last.outcome) == (alloc_id(1), Released(slice_empty=True))
-    assert kills == len(RELEASE) == 10
+    assert kills == len(shape.release)

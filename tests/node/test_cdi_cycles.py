@@ -146,6 +146,7 @@ def test_a_reader_never_sees_a_name_twice_or_half_a_file(fast: Path, rounds: Rou
     assert reader.scans > 100
     assert bound > number
     assert os.listdir(folder) == []
+    assert node.world.state() == ({}, {}, {}, {})
     assert descriptors() == before
 
 
