@@ -6,7 +6,25 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.package import debian
+
 ROOT = Path(__file__).parents[2]
+_BUILD_PACKAGES = (
+    "python3-venv,python3-dev,gcc,libc6-dev,pkg-config,libsystemd-dev,binutils,dpkg-dev,"
+    "ca-certificates"
+)
+_CONCERNS_PIP = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "HTTP", "http", "NO_PROXY", "no_proxy")
+# Folders of this machine that pip's settings may name, and what tells it where others are.
+_BUILD = """
+for name in /dev /etc/ssl /etc/resolv.conf /etc/hosts /etc/pip.conf "$HOME/.config/pip" \\
+  "$HOME/.pip" /opt; do
+  [ -e "$name" ] || continue
+  if [ -d "$name" ]; then mkdir -p "$1$name"; else mkdir -p "$1${name%/*}"; : >"$1$name"; fi
+  mount --rbind "$name" "$1$name"
+done
+mount -t proc proc "$1/proc"
+exec chroot "$1" /sources/packaging/build-deb /out
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,28 @@ def build(out: Path, root: Path = ROOT, **environment: str) -> Debs:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     daemon, control = map(Path, done.stdout.splitlines())
+    return Debs(daemon, control)
+
+
+def build_on(suite: str, scratch: Path) -> Debs:
+    """Run ``packaging/build-deb`` on another Debian, in a folder that is made for it.
+
+    It reaches Python packages as this machine does: pip's own settings and certificates go along.
+    """
+    system, out = scratch / suite, scratch / suite / "out"
+    debian.make(system, _BUILD_PACKAGES, suite)
+    (system / "sources").mkdir()
+    archive = f'git -C "{ROOT}" archive HEAD | tar -xf - -C "{system}/sources"'
+    subprocess.run(["bash", "-euo", "pipefail", "-c", archive], check=True)
+    kept = {name: value for name, value in os.environ.items() if name.startswith(_CONCERNS_PIP)}
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-ec", _BUILD, "build", system],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", **kept,
+             "SOURCE_DATE_EPOCH": source_date()},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    daemon, control = (out / Path(line).name for line in done.stdout.splitlines()[-2:])
     return Debs(daemon, control)
 
 

@@ -1,4 +1,4 @@
-"""A clean Debian 12 in a folder, to install packages in; nothing in it reaches a network."""
+"""A clean Debian in a folder, to install packages in; nothing in it reaches a network."""
 
 import shutil
 import subprocess
@@ -18,8 +18,8 @@ exec chroot "$@"
 """
 
 
-def make(folder: Path, packages: str = DEPENDENCIES) -> None:
-    """Install a Debian 12 from the archive that this machine's own apt uses. Some 20 s.
+def make(folder: Path, packages: str = DEPENDENCIES, suite: str = "bookworm") -> None:
+    """Install a Debian from the archive that this machine's own apt uses. Some 20 s.
 
     ``packages`` go in beyond the essential ones, with commas between.
     """
@@ -35,7 +35,7 @@ def make(folder: Path, packages: str = DEPENDENCIES) -> None:
             f"--include={packages}", "--dpkgopt=force-unsafe-io",
             '--aptopt=Acquire::Languages "none"', '--aptopt=APT::Install-Recommends "false"',
             "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-            "bookworm", str(folder), sites[0],
+            suite, str(folder), sites[0],
         ],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

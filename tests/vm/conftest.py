@@ -22,12 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Debian 13 as well with ``--rounds bench``: another systemd, kernel and Python."""
-    if "outcomes" in metafunc.fixturenames:
-        suites = [payload.suite()]
-        if metafunc.config.getoption("--rounds") == "bench" and "trixie" not in suites:
-            suites.append("trixie")
-        metafunc.parametrize("outcomes", suites, indirect=True, scope="session")
+    """Debian 13 as well with ``--rounds bench``: another systemd, kernel, Python and podman."""
+    bench = metafunc.config.getoption("--rounds") == "bench"
+    for fixture, first in (("outcomes", payload.suite()), ("journey", "bookworm")):
+        if fixture in metafunc.fixturenames:
+            suites = [first, "trixie"] if bench and first != "trixie" else [first]
+            metafunc.parametrize(fixture, suites, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +42,13 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def journey(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
-    """What came of every scenario of the operator's host."""
+def journey(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """What came of every scenario of the operator's host on one suite."""
     folder = tmp_path_factory.mktemp("journey")
     # Debian 12's podman reads no annotations.
-    gpu_payload.fill(folder / "payload", "never")
-    return _outcomes(image("bookworm", gpu_payload.PACKAGES), folder)
+    annotations = "never" if request.param == "bookworm" else "always"
+    gpu_payload.fill(folder / "payload", annotations, request.param)
+    return _outcomes(image(request.param, gpu_payload.PACKAGES), folder)
 
 
 def _outcomes(on: Image, folder: Path) -> Outcomes:

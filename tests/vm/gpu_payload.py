@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.node.host.driver.fake import GPU_MAJOR, MEMORY_MAJOR, FakeDriver
 from tests.nvml.stub import DRIVER, State, build, gpu
 from tests.package.build import build as build_packages
-from tests.package.build import next_version
+from tests.package.build import build_on, next_version
 from tests.vm.image import run
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +42,12 @@ exec /usr/lib/bcd/bin/python3 -P -m tests.vm.guest.journey /results {annotations
 """
 
 
-def fill(folder: Path, annotations: str) -> None:
+def fill(folder: Path, annotations: str, suite: str) -> None:
     """Lay everything into a folder; builds the packages, which takes half a minute."""
     folder.mkdir()
     scratch = folder.with_name("scratch")
     scratch.mkdir()
-    _packages(folder, scratch)
+    _packages(folder, scratch, suite)
     _hardware(folder, scratch)
     _image(folder, scratch)
     for name in _TREE:
@@ -59,8 +59,10 @@ def fill(folder: Path, annotations: str) -> None:
     program.chmod(0o755)
 
 
-def _packages(folder: Path, scratch: Path) -> None:
-    debs = build_packages(scratch / "debs")
+def _packages(folder: Path, scratch: Path, suite: str) -> None:
+    """Built on the suite that they are installed on, as operators do."""
+    own = suite == "bookworm"
+    debs = build_packages(scratch / "debs") if own else build_on(suite, scratch)
     shutil.copy(debs.daemon, folder / "bcd.deb")
     shutil.copy(next_version(debs.daemon, scratch), folder / "newer.deb")
 
