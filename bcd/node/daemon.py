@@ -18,7 +18,7 @@ from typing import Any
 
 import bcd
 from bcd.model.ids import AllocationId
-from bcd.model.report import Outcome
+from bcd.model.report import Failed, FailureReason, Outcome
 from bcd.node.answers import Answers
 from bcd.node.condition import NodeCondition
 from bcd.node.holds import Holds, PassResult, failure_of
@@ -249,7 +249,7 @@ class Daemon:
     def _until_tick(self) -> float:
         """Seconds to the next pass when nothing happens: sooner after trouble, then ever later."""
         every = self.settings.passes.every_seconds
-        if self.waiting:
+        if self.waiting or any(map(_may_pass, self.outcomes.values())):
             every = min(every, _WAITING_S)
         return min(every, 2.0 ** min(self._troubled - 1, 16)) if self._troubled else every
 
@@ -354,3 +354,8 @@ class Daemon:
     def inventory_document(self) -> dict[str, Any]:
         """The answer to ``bcd inventory``."""
         return self._answers.inventory()
+
+
+def _may_pass(outcome: Outcome) -> bool:
+    """A driver that answers again tells nobody, unless something else changed with it."""
+    return isinstance(outcome, Failed) and outcome.reason == FailureReason.DRIVER_UNAVAILABLE
