@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bcd.model.assignment import Assignment, DesiredState, HostReserve
 from bcd.model.ids import AllocationId
-from bcd.model.report import Outcome
+from bcd.model.report import Bound, Failed, Outcome
 from bcd.node import steps
 from bcd.node.converge import plan
 from bcd.node.execute import Executor
@@ -20,7 +20,7 @@ from bcd.node.reports import Reports
 from bcd.signing.keyfile import Credentials
 from bcd.signing.keys import generate_key
 from tests.node.memory import GIB, MemoryHostWorld
-from tests.node.world import node_id
+from tests.node.world import alloc_id, node_id
 
 PLACE = Place(
     node_id=node_id(),
@@ -110,3 +110,30 @@ class Node:
         for path in self.folder.iterdir():
             (folder / path.name).write_bytes(path.read_bytes())
         return Node(self.world.copy(), folder)
+
+
+def bound(node: Node, number: int) -> bool:
+    """Whether an allocation's last outcome is a hold that stands."""
+    return isinstance(node.outcomes.get(alloc_id(number)), Bound)
+
+
+def failure(node: Node, number: int) -> str:
+    """Why an allocation's last outcome is none; fails where it is one."""
+    outcome = node.outcomes[alloc_id(number)]
+    assert isinstance(outcome, Failed), outcome
+    return outcome.reason
+
+
+def conditions(node: Node) -> list[str]:
+    """The types of the last pass's conditions, in order."""
+    assert node.last is not None
+    return [condition.type for condition in node.last.conditions]
+
+
+def releases(node: Node) -> list[tuple[str, bool]]:
+    """(allocation, was its slice empty) of every release that is owed."""
+    return [
+        (entry.allocation_id, bool(entry.slice_empty))
+        for entry in node.reports.outbox.pending()
+        if entry.slice_empty is not None
+    ]

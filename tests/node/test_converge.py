@@ -14,36 +14,13 @@ from bcd.node.hold import hold_of
 from bcd.node.ports import ForeignSpec
 from bcd.node.steps import StepName
 from tests.node.memory import MIG, SLOTS, WHOLE, device, snapshot
-from tests.node.passes import Node, state
+from tests.node.passes import Node, bound, conditions, failure, releases, state
 from tests.node.world import alloc_id, assignment, limits
 
 LIMITED = assignment(1, WHOLE[0], WHOLE[1], limits=limits(cpus="0-3", mems="0"))
 PLAIN = assignment(2, WHOLE[2])
 MIXED = assignment(3, MIG[0], WHOLE[3], SLOTS[0])
 MAIN = f"bcd-{alloc_id(1)}.json"
-
-
-def bound(node: Node, number: int) -> bool:
-    return isinstance(node.outcomes.get(alloc_id(number)), Bound)
-
-
-def failure(node: Node, number: int) -> str:
-    outcome = node.outcomes[alloc_id(number)]
-    assert isinstance(outcome, Failed), outcome
-    return outcome.reason
-
-
-def conditions(node: Node) -> list[str]:
-    assert node.last is not None
-    return [condition.type for condition in node.last.conditions]
-
-
-def releases(node: Node) -> list[tuple[str, bool]]:
-    return [
-        (entry.allocation_id, bool(entry.slice_empty))
-        for entry in node.reports.outbox.pending()
-        if entry.slice_empty is not None
-    ]
 
 
 def test_a_bind_goes_slice_devices_env_spec() -> None:

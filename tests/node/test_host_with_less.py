@@ -9,26 +9,11 @@ from bcd.model.assignment import Limits
 from bcd.model.cpuset import parse_cpulist
 from bcd.model.host import HostFacts
 from bcd.model.ids import AllocationId
-from bcd.model.report import Bound, Failed, FailureReason
+from bcd.model.report import Failed, FailureReason
 from bcd.node.ports import SliceState
 from tests.node.memory import HOST, MIG, SPLIT, WHOLE, MemoryHostWorld, MemorySlices, snapshot
-from tests.node.passes import Node, state
+from tests.node.passes import Node, bound, conditions, failure, state
 from tests.node.world import alloc_id, assignment, limits
-
-
-def bound(node: Node, number: int) -> bool:
-    return isinstance(node.outcomes.get(alloc_id(number)), Bound)
-
-
-def failure(node: Node, number: int) -> str:
-    outcome = node.outcomes[alloc_id(number)]
-    assert isinstance(outcome, Failed), outcome
-    return outcome.reason
-
-
-def conditions(node: Node) -> list[str]:
-    assert node.last is not None
-    return [condition.type for condition in node.last.conditions]
 
 
 def test_a_mig_instance_that_a_reboot_took_keeps_its_hold_and_takes_no_new_one() -> None:

@@ -14,8 +14,7 @@ from bcd.node.ports import GpuSnapshot
 from bcd.signing.keyfile import CREDENTIALS
 from tests.node.fake_gateway import FakeGateway
 from tests.node.memory import DEVICES, MIG, SHARED, SLOTS, WHOLE
-from tests.node.passes import PLACE, Node, state
-from tests.node.test_converge import bound, conditions, failure, releases
+from tests.node.passes import PLACE, Node, bound, conditions, failure, releases, state
 from tests.node.world import Site, alloc_id, assignment, limits, node_id, running
 
 HELD = assignment(1, WHOLE[0], MIG[0], limits=limits(memory_gib=200))

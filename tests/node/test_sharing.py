@@ -12,19 +12,13 @@ from bcd.node.ports import MpsState
 from bcd.node.sharing import MpsShare, mps_edits
 from bcd.node.steps import StepName
 from tests.node.memory import GIB, MIG, SLOTS, WHOLE
-from tests.node.passes import Node, state
+from tests.node.passes import Node, failure, state
 from tests.node.world import alloc_id, assignment
 
 MPS = Sharing(SharingMode.MPS, 10)
 SLICED = Sharing(SharingMode.TIME_SLICE, 4)
 FIRST, SECOND = (assignment(number + 1, slot, sharing=MPS) for number, slot in enumerate(SLOTS))
 RUNNING = {"GPU-9": MpsState(MpsShare(10, 8 * GIB), ready=True)}
-
-
-def reason(node: Node, number: int) -> str:
-    outcome = node.outcomes[alloc_id(number)]
-    assert isinstance(outcome, Failed), outcome
-    return outcome.reason
 
 
 def forget_memory(node: Node) -> None:
@@ -84,7 +78,7 @@ def test_a_daemon_with_clients_is_not_started_again_and_a_person_is_told(there: 
     made = node.run(state(FIRST, SECOND, generation=2))
     assert [c.subject for c in made.conditions if c.type == "MpsDiffers"] == ["GPU-9"]
     assert isinstance(node.outcomes[alloc_id(1)], Bound)
-    assert reason(node, 2) == FailureReason.SHARING_FAILED
+    assert failure(node, 2) == FailureReason.SHARING_FAILED
     assert (node.world.mps.daemons, node.world.mps.starts) == ({"GPU-9": there}, starts)
     node.world.mps.busy = set()
     node.settle(state(FIRST, SECOND, generation=2))
@@ -108,7 +102,7 @@ def test_a_gpu_whose_memory_is_not_known_is_shared_by_no_new_hold() -> None:
     node = Node()
     forget_memory(node)
     node.run(state(FIRST))
-    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert failure(node, 1) == FailureReason.SHARING_FAILED
     assert (node.world.mps.daemons, node.world.cdi.files) == ({}, {})
 
 
@@ -116,7 +110,7 @@ def test_a_daemon_that_does_not_start_fails_its_hold_and_no_other() -> None:
     node = Node()
     node.world.mps.failure = Failed(FailureReason.SHARING_FAILED, "it exits at once")
     node.run(state(FIRST, assignment(5, WHOLE[0])))
-    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert failure(node, 1) == FailureReason.SHARING_FAILED
     assert isinstance(node.outcomes[alloc_id(5)], Bound)
     assert list(node.world.cdi.files) == [f"bcd-{alloc_id(5)}.json"]
 
@@ -132,10 +126,10 @@ def test_one_gpu_is_shared_in_one_way() -> None:
     node = Node()
     node.settle(state(FIRST))
     node.run(state(FIRST, assignment(2, SLOTS[1], sharing=SLICED), generation=2))
-    assert reason(node, 2) == FailureReason.SHARING_FAILED
+    assert failure(node, 2) == FailureReason.SHARING_FAILED
     other = assignment(2, SLOTS[1], sharing=Sharing(SharingMode.MPS, 4))
     node.run(state(FIRST, other, generation=3))
-    assert reason(node, 2) == FailureReason.SHARING_FAILED
+    assert failure(node, 2) == FailureReason.SHARING_FAILED
     assert isinstance(node.outcomes[alloc_id(1)], Bound)
 
 
@@ -144,7 +138,7 @@ def test_a_hold_whose_sharing_was_changed_gives_way_to_the_one_that_was_not() ->
     kept = assignment(2, SLOTS[1], sharing=SLICED)
     node.settle(state(assignment(1, SLOTS[0], sharing=SLICED), kept))
     node.run(state(assignment(1, SLOTS[0], sharing=MPS), kept, generation=2))
-    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert failure(node, 1) == FailureReason.SHARING_FAILED
     assert isinstance(node.outcomes[alloc_id(2)], Bound)
     assert f"bcd-{alloc_id(2)}.json" in node.world.cdi.files
 
@@ -161,14 +155,14 @@ def test_a_slot_that_the_gpu_is_not_divided_into_is_unknown(name: str) -> None:
     node = Node()
     slot = AssignedDevice(name, DeviceClass.SLOT)
     node.run(state(assignment(1, slot, sharing=MPS)))
-    assert reason(node, 1) == FailureReason.UNKNOWN_DEVICE
+    assert failure(node, 1) == FailureReason.UNKNOWN_DEVICE
 
 
 def test_mps_slots_of_one_hold_lie_on_one_gpu() -> None:
     node = Node()
     elsewhere = AssignedDevice("GPU-0::0", DeviceClass.SLOT)
     node.run(state(assignment(1, SLOTS[0], elsewhere, sharing=MPS)))
-    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert failure(node, 1) == FailureReason.SHARING_FAILED
     assert node.world.mps.daemons == {}
 
 
@@ -188,7 +182,7 @@ def test_a_client_sees_the_pipes_and_the_memory_of_its_own_daemon() -> None:
 def test_mps_slots_are_in_a_hold_of_their_own(other: Device) -> None:
     node = Node()
     node.run(state(assignment(1, other, SLOTS[0], sharing=MPS)))
-    assert reason(node, 1) == FailureReason.SHARING_FAILED
+    assert failure(node, 1) == FailureReason.SHARING_FAILED
     assert (node.world.mps.daemons, node.world.cdi.files) == ({}, {})
 
 

@@ -1,12 +1,9 @@
 """Checks of the daemon's own things: state folder, key, certificate, clock, room."""
 
-import stat
-from pathlib import Path
-
-from bcd.durable import why
 from bcd.model.errors import BrokenFile, Unavailable
 from bcd.model.units import HOUR_MS, MINUTE_MS
 from bcd.node.host.doctor.finding import Answer, Level, failed, for_root, ok, skipped, warning
+from bcd.node.host.doctor.folders import folder_of_mode
 from bcd.node.host.doctor.patient import Patient, Told
 from bcd.signing.certificates import OFFLINE_GRACE_MS, WORKLOAD_ROLES, spiffe_id, validity_ms
 from bcd.signing.keyfile import CREDENTIALS, Credentials, load_credentials
@@ -19,21 +16,7 @@ _SKEW_MS = 5 * MINUTE_MS
 
 def state_folder(patient: Patient) -> Answer:
     """Nobody else may read or change what is in it."""
-    return _folder_mode(patient.paths.state, 0o077, "700")
-
-
-def _folder_mode(path: Path, forbidden: int, mode: str) -> Answer:
-    try:
-        found = path.stat().st_mode
-    except PermissionError:
-        return for_root(path)
-    except OSError as error:
-        return failed(f"{path}: {why(error)}", f"install -d -m {mode} {path}")
-    if not stat.S_ISDIR(found):
-        return failed(f"{path}: is no folder", f"mv {path} {path}.old; install -d -m {mode} {path}")
-    if found & forbidden:
-        return failed(f"{path}: mode {found & 0o777:o}", f"chmod {mode} {path}")
-    return ok(f"{path}, mode {found & 0o777:o}")
+    return folder_of_mode(patient.paths.state, 0o700)
 
 
 def key(patient: Patient) -> Answer:

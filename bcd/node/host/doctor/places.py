@@ -1,13 +1,13 @@
 """Checks of the folders that holds lie in, and of the holds in them."""
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from bcd.durable import read_plain, why
 from bcd.node.cdi import VENDOR, parse_file_name
-from bcd.node.host.doctor.finding import Answer, failed, for_root, ok, skipped
+from bcd.node.host.doctor.finding import Answer, Level, failed, for_root, ok, skipped
+from bcd.node.host.doctor.folders import folder_of_mode
 from bcd.node.host.doctor.patient import Patient
 from bcd.node.host.standing import Standing, standing_holds
 
@@ -26,19 +26,10 @@ def env_folder(patient: Patient) -> Answer:
 
 
 def _open_folder(path: Path) -> Answer:
-    try:
-        mode = path.stat().st_mode
-    except PermissionError:
-        return for_root(path)
-    except OSError as error:
-        return failed(f"{path}: {why(error)}", f"install -d -m 755 {path}")
-    if not stat.S_ISDIR(mode):
-        return failed(f"{path}: is no folder", f"mv {path} {path}.old; install -d -m 755 {path}")
-    if mode & 0o777 != 0o755:
-        return failed(f"{path}: mode {mode & 0o777:o}", f"chmod 755 {path}")
-    if os.geteuid() == 0 and not os.access(path, os.W_OK):
+    answer = folder_of_mode(path, 0o755, at_least=0o755)
+    if answer.level is Level.OK and os.geteuid() == 0 and not os.access(path, os.W_OK):
         return failed(f"{path}: cannot be written", f"mount -o remount,rw {path}")
-    return ok(f"{path}, mode 755")
+    return answer
 
 
 def foreign(patient: Patient) -> Answer:
