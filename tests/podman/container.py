@@ -122,8 +122,8 @@ class NewerPodman(Podman):
         return _ENTER_OTHER, "enter", str(self.tree), str(specs), str(self.shared)
 
 
-def build_tree(suite: str, folder: Path) -> None:
-    """Unpack podman and what it needs from another suite of this machine's Debian archive."""
+def build_tree(suite: str, folder: Path, packages: tuple[str, ...] = _NEWER) -> None:
+    """Unpack packages and what they need from another suite of this machine's Debian archive."""
     if shutil.which("mmdebstrap") is None:
         raise RuntimeError("mmdebstrap is not installed: run apt-get install -y mmdebstrap")
     sites = subprocess.run(
@@ -134,7 +134,7 @@ def build_tree(suite: str, folder: Path) -> None:
     ).stdout.split()
     subprocess.run(
         [
-            "mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(_NEWER)}",
+            "mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(packages)}",
             '--aptopt=APT::Install-Recommends "false"',
             '--aptopt=Acquire::Languages "none"',
             "--dpkgopt=path-exclude=/usr/share/doc/*",

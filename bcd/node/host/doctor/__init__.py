@@ -2,8 +2,8 @@
 
 ``finding`` has the values, ``patient`` what every check may look at, ``examine`` the list of all
 checks in the order in which they are shown. The checks lie by subject: ``own`` (settings, identity,
-state), ``places`` (folders of holds; both ask ``folders``), ``system`` (systemd, cgroups, the unit),
-``link`` (gateway), ``driver`` (NVIDIA's) and ``runtimes`` (containers). A check reads only, below
-``paths.root``, and blames one thing: where it cannot look because another one failed, it says so
-and is skipped.
+state) and ``places`` (folders of holds), which ask ``folders``; ``system`` (systemd, cgroups, the
+unit), ``link`` (gateway), ``driver`` (NVIDIA's) and ``runtimes`` (containers). A check reads only,
+below ``paths.root``, and blames one thing: where it cannot look because another one failed, it says
+so and is skipped.
 """
