@@ -65,8 +65,7 @@ class _Planner:
     def plan(self) -> Plan:
         for other in self._others:
             self._say_other(other)
-        for device_id, problem in sorted(self._observed.gpus.problems.items()):
-            self._say("DeviceNotReady", device_id, problem.message)
+        self._say_not_ready()
         if self._desired is None:
             self._converge([hold for hold in self._on_disk.values() if hold is not None])
         else:
@@ -98,6 +97,13 @@ class _Planner:
         except cdi.MalformedSpec as error:
             self._say("CorruptSpec", main.name, str(error))
             return None
+
+    def _say_not_ready(self) -> None:
+        """Each device that cannot be handed over; what all lack is one condition already."""
+        gpus = self._observed.gpus
+        for device_id, problem in sorted(gpus.problems.items()):
+            if not any(said.message.startswith(problem.message) for said in gpus.conditions):
+                self._say("DeviceNotReady", device_id, problem.message)
 
     def _say_other(self, other: OtherHold) -> None:
         paths = [f"{self._place.cdi_folder}/{name}" for name in other.specs]

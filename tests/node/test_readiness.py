@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from bcd.model.device import HealthState
 from bcd.model.report import Bound, Failed, FailureReason
+from bcd.node.condition import NodeCondition
 from bcd.node.edits import DeviceEdits, DeviceNode
 from bcd.node.others import bookable
 from bcd.node.patience import Patience
@@ -223,3 +224,14 @@ def test_a_bind_that_failed_leaves_nothing_that_says_it_once_stood() -> None:
     node.world.gpus.found = replace(snapshot(), in_use=frozenset({"GPU-0"}))
     node.run(state(ONE))
     assert ID not in node.outcomes
+
+
+def test_what_every_device_lacks_is_said_once() -> None:
+    node = Node()
+    missing = Failed(FailureReason.DEVICE_NODE_MISSING, "/dev/nvidia-uvm is missing")
+    shared = NodeCondition("DriverNotReady", "", f"{missing.message}; holds stay, new ones fail")
+    node.world.gpus.found = replace(
+        snapshot(), problems={device.id: missing for device in WHOLE}, conditions=(shared,)
+    )
+    node.run(state())
+    assert list(conditions(node)) == ["DriverNotReady"]

@@ -183,6 +183,7 @@ FAULTS: list[tuple[str, Level, Fault, str]] = [
     ("persistence", Level.WARNING, persistence_off, "nvidia-smi -pm 1"),
     ("device-nodes", Level.FAILED, lambda h: h.remove("dev/nvidia-uvm"), "nvidia-modprobe"),
     ("device-nodes", Level.FAILED, condition("DeviceNotReady"), "bcd status"),
+    ("device-nodes", Level.FAILED, condition("DriverNotReady"), "bcd status"),
     ("char-links", Level.WARNING, lambda h: h.remove("dev/char/1:3"), "ln -s ../nvidia0"),
     ("cdi-hook", Level.FAILED, lambda h: h.cdi(CdiSettings(hook="/opt/none")), 'hook = "auto"'),
     ("podman", Level.FAILED, lambda h: h.program("podman", "echo podman version 3.4.4"), "4.1"),

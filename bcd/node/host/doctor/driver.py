@@ -142,8 +142,9 @@ def nodes(patient: Patient) -> Answer:
             "nvidia-modprobe -c 0 -u; at every boot: systemctl enable nvidia-persistenced",
         )
     daemon = patient.daemon
-    if isinstance(daemon, Told) and "DeviceNotReady" in daemon.conditions:
-        return failed(daemon.conditions["DeviceNotReady"], "bcd status tells of every such device")
+    for name in ("DriverNotReady", "DeviceNotReady"):
+        if isinstance(daemon, Told) and name in daemon.conditions:
+            return failed(daemon.conditions[name], "bcd status tells of every such device")
     return ok(" ".join(f"/dev/{name}" for name in _CONTROL))
 
 
