@@ -142,6 +142,7 @@ class Rounds:
         log = self.site.root / "steps.log"
         daemon = await start_killed(self.site, count, log)
         await self.quiet(1)
+        await eventually(Path(f"{log}.acked").exists)
         self.gateway.want(self.site.node_id, *then, generation=2)
         if count:
             assert await daemon.wait() == -signal.SIGKILL, daemon.log()
