@@ -13,8 +13,11 @@ from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import CedarPolicy
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
+from bcd.placer.api.maintenance import MaintenanceCalls, MaintenanceServicer
 from bcd.placer.api.nodes import NodeCalls, NodesServicer
-from bcd.placer.api.pools import PoolCalls, PoolsServicer, QuotasServicer
+from bcd.placer.api.offers import OfferCalls, OffersServicer
+from bcd.placer.api.pools import PoolCalls, PoolsServicer
+from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
 from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.placer.capacity.reachability import ReachabilityKeeper
@@ -33,14 +36,23 @@ from bcd.signing.keyfile import Credentials
 from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
-from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
+from bcd.wire.compute.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    maintenance_pb2,
+    maintenance_pb2_grpc,
+    offers_pb2,
+    offers_pb2_grpc,
+    reservations_pb2,
+    reservations_pb2_grpc,
+)
 from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, admin_pb2)
+    for module in (reservations_pb2, admin_pb2, offers_pb2, maintenance_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -132,9 +144,18 @@ class Placer:
             ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
             server,
         )
-        pool_calls = PoolCalls(database)
-        admin_pb2_grpc.add_PoolsServiceServicer_to_server(PoolsServicer(edge, pool_calls), server)
-        admin_pb2_grpc.add_QuotasServiceServicer_to_server(QuotasServicer(edge, pool_calls), server)
+        admin_pb2_grpc.add_PoolsServiceServicer_to_server(
+            PoolsServicer(edge, PoolCalls(database, signer)), server
+        )
+        offers_pb2_grpc.add_OffersServiceServicer_to_server(
+            OffersServicer(edge, OfferCalls(database)), server
+        )
+        admin_pb2_grpc.add_QuotasServiceServicer_to_server(
+            QuotasServicer(edge, QuotaCalls(database)), server
+        )
+        maintenance_pb2_grpc.add_MaintenanceServiceServicer_to_server(
+            MaintenanceServicer(edge, MaintenanceCalls(database, signer)), server
+        )
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server
         )

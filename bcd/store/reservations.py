@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -28,6 +29,13 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 _UNBOUND = frozenset({State.DRAFT, State.PENDING, State.PLACED})
 
 
+class Kind(StrEnum):
+    """Whether a row is somebody's reservation or a node's maintenance window."""
+
+    RESERVATION = "reservation"
+    MAINTENANCE = "maintenance"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReservation:
     """A row as read. ``attempts`` counts the placements that failed to bind."""
@@ -50,6 +58,7 @@ class StoredReservation:
     bind_deadline_ms: int | None
     version: int
     created_ms: int
+    kind: Kind = Kind.RESERVATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +97,19 @@ def _stored(row: Row) -> StoredReservation:
         bind_deadline_ms=row["bind_deadline_ms"],
         version=row["version"],
         created_ms=row["created_ms"],
+        kind=Kind(row["kind"]),
     )
 
 
-def add_draft(tx: Transaction, draft: Draft) -> StoredReservation | None:
+def add_draft(
+    tx: Transaction, draft: Draft, kind: Kind = Kind.RESERVATION
+) -> StoredReservation | None:
     """Write a draft; None when its id is there already, whatever became of it."""
     row = tx.one(
         "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
-        " request_hash, request, host_share, state, operation, created_ms)"
+        " request_hash, request, host_share, state, operation, created_ms, kind)"
         " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-        " :request_hash, :request, :host_share, 'draft', 'running', compute_now())"
+        " :request_hash, :request, :host_share, 'draft', 'running', compute_now(), :kind)"
         " ON CONFLICT (id) DO NOTHING RETURNING *",
         id=draft.id,
         tenant_id=draft.tenant_id,
@@ -108,6 +120,7 @@ def add_draft(tx: Transaction, draft: Draft) -> StoredReservation | None:
         request_hash=draft.request_hash,
         request=_ENCODER.encode(draft.request).decode(),
         host_share=_ENCODER.encode(draft.host_share).decode(),
+        kind=kind.value,
     )
     return None if row is None else _stored(row)
 
@@ -194,7 +207,7 @@ class Filter:
 def page(
     tx: Transaction, wanted: Filter, after: ReservationId | None, limit: int
 ) -> Sequence[StoredReservation]:
-    """Newest first, drafts left out, at most ``limit`` rows older than ``after``.
+    """Newest first, drafts and maintenance left out, at most ``limit`` rows older than ``after``.
 
     Raises InvalidInput when the tenant has no such reservation: an empty page would look like
     the last one.
@@ -203,7 +216,7 @@ def page(
     if after is not None:
         row = tx.one(
             "SELECT seq FROM reservations WHERE id = :id AND tenant_id = :tenant_id"
-            " AND state <> 'draft'",
+            " AND state <> 'draft' AND kind = 'reservation'",
             id=after,
             tenant_id=wanted.tenant_id,
         )
@@ -212,7 +225,7 @@ def page(
         before_seq = row["seq"]
     rows = tx.all(
         "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND state <> 'draft'"
-        " AND seq < :before_seq AND (:owner = '' OR owner = :owner)"
+        " AND kind = 'reservation' AND seq < :before_seq AND (:owner = '' OR owner = :owner)"
         " AND (:state = '' OR state = :state) AND (:pool_id = '' OR pool_id = :pool_id)"
         " ORDER BY seq DESC LIMIT :limit",
         tenant_id=wanted.tenant_id,
@@ -284,3 +297,13 @@ def sweep_drafts(tx: Transaction, before_ms: int) -> int:
         "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
         before_ms=before_ms,
     )
+
+
+def live_in(tx: Transaction, pool_id: PoolId) -> bool:
+    """Whether a pool has reservations past the draft that have not ended."""
+    row = tx.one(
+        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state IN"
+        " ('awaiting-confirmation', 'pending', 'placed', 'binding', 'active') LIMIT 1",
+        pool_id=pool_id,
+    )
+    return row is not None

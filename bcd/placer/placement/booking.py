@@ -183,10 +183,14 @@ def _updated(
     for node_id, what in changed.items():
         known = cached.view.nodes.get(node_id)
         if what == "node" or known is None:
+            node = nodes.get(tx, node_id)
+            if node.removed:
+                cached.view.drop(node_id)
+                continue
             own = tuple(atoms.on_node(tx, node_id))
             labels = nodes.system_labels(tx, [node_id])[node_id]
             cached.atoms[node_id] = own
-            facts = _facts(nodes.get(tx, node_id), own, labels)
+            facts = _facts(node, own, labels)
         else:
             facts = known.facts
         cached.view.put(_node_view(facts, live[node_id]))

@@ -159,8 +159,8 @@ async def test_a_quota_asked_for_wrongly_is_refused_by_its_field(
 # Nodes
 
 
-async def nodes_of(client: Client, **changes: str) -> list[pb.Node]:
-    request = pb.ListNodesRequest(**{"tenant_id": TENANT} | changes)
+async def nodes_of(client: Client, **changes: Any) -> list[pb.Node]:
+    request = pb.ListNodesRequest(**({"tenant_id": TENANT} | changes))
     return list((await client.call(client.nodes.ListNodes, request)).nodes)
 
 
