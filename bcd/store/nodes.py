@@ -165,6 +165,7 @@ def remove(tx: Transaction, node_id: NodeId) -> None:
         id=node_id,
     )
     tx.run("DELETE FROM node_labels WHERE node_id = :id", id=node_id)
+    tx.run("DELETE FROM host_capacity WHERE node_id = :id", id=node_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ SHIPPED = {
     "0002_exclusion.sqlite.sql": "6bf01cb0f2f5cb22c12ed5358fd95bca",
     "0003_gateway_role.postgresql.sql": "c26aa145f1244105102b545d6457b5be",
     "0004_gateway_verdict.postgresql.sql": "6d4715afafea0be8b6eaeaeae1e3fd23",
+    "0005_hosts.sql": "47155dd2b1aa8d8f2c978f9dbe712930",
     "0007_admin.sql": "e33b35b4c7888e6809ec01496b1908eb",
 }
 

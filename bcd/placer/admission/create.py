@@ -14,7 +14,7 @@ from typing import Any
 from bcd.model.caller import Caller
 from bcd.model.errors import AccessDenied, Conflict, QuotaExceeded, Unavailable
 from bcd.model.ids import ReservationId
-from bcd.model.reservation import HostShare, Reservation, State
+from bcd.model.reservation import Reservation, Resources, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.policy import Action, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
@@ -131,7 +131,7 @@ class Admission:
         refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request), offer)
         if refused is not None:
             raise _over_quota(refused)
-        outcome = self._placements.place(tx, hand.held, row.id, row.request, rehearse=rehearse)
+        outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
@@ -167,7 +167,8 @@ def _draft(caller: Caller, create: Create) -> Draft:
         idempotency_key=create.idempotency_key,
         request_hash=request_hash(create.request),
         request=create.request,
-        host_share=HostShare(),
+        host_share=Resources(),
+        resources=Resources(),
     )
 
 

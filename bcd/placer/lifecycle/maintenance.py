@@ -20,7 +20,7 @@ from bcd.model.assignment import AssignedDevice
 from bcd.model.caller import Caller
 from bcd.model.errors import Conflict, InvalidInput, InvalidState
 from bcd.model.ids import AllocationId, NodeId, ReservationId
-from bcd.model.reservation import DeviceAsk, HostShare, Request, State, Window
+from bcd.model.reservation import DeviceAsk, Request, Resources, State, Window
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.transitions import Trigger
@@ -119,7 +119,8 @@ def _draft(hand: Hand, wanted: Wanted, chosen: Sequence[Atom]) -> Draft:
             duration=f"{wanted.duration_ms}ms",
             labels={REASON: wanted.reason} if wanted.reason else {},
         ),
-        host_share=HostShare(),
+        host_share=Resources(),
+        resources=Resources(),
     )
 
 
