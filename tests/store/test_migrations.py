@@ -11,7 +11,8 @@ import psycopg
 import pytest
 
 from bcd.model.errors import BadConfiguration
-from bcd.store import pools
+from bcd.model.ids import ReservationId
+from bcd.store import pools, quotas
 from bcd.store.database import Database, Transaction
 from bcd.store.dialect import postgresql_schema
 from bcd.store.migrate import VERSION_TABLE, migrations, newest_version, pending
@@ -115,6 +116,31 @@ async def test_an_older_database_is_brought_up_to_date(bare: Bare) -> None:
         ]
 
     assert await ask(bare.url, twice) == [[True, False]]
+
+
+async def test_charges_of_an_older_program_are_given_back(bare: Bare) -> None:
+    """They counted against the quota alone."""
+    bare.run(f"{VERSION_TABLE};")
+    for older in migrations(bare.engine):
+        if older.version <= 4:
+            bare.run(older.sql)
+    bare.run(
+        "INSERT INTO schema_version VALUES (4);"
+        "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
+        " VALUES ('pool_1', 'p', 'acme', 'eu', '{}', 1);"
+        "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+        " request_hash, request, host_share, state, operation, created_ms) VALUES"
+        " ('rsv_1', 'acme', 'pool_1', 'o', 'o', 'k', 'h', '{}', '{}', 'pending', 'succeeded', 1);"
+        "INSERT INTO quotas (tenant_id, resource, ceiling, used) VALUES ('acme', 'gpu', 9, 4);"
+        "INSERT INTO quota_charges (reservation_id, resource, tenant_id, amount)"
+        " VALUES ('rsv_1', 'gpu', 'acme', 4);"
+    )
+
+    def refund(tx: Transaction) -> list[int]:
+        quotas.refund(tx, ReservationId("rsv_1"))
+        return [quota.used for quota in quotas.of_tenant(tx, "acme")]
+
+    assert await ask(bare.url, refund, version) == [[0], [newest_version(bare.engine)]]
 
 
 async def test_a_database_from_the_future_is_refused_and_left_alone(bare: Bare) -> None:
