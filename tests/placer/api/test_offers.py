@@ -242,6 +242,35 @@ async def test_each_side_sees_its_offers(
     assert await listed(nobody, tenant_id="fourth") == []
 
 
+async def test_offers_come_in_pages(site: Site, admin: Client) -> None:
+    guests = ["a", "b/c", "x" * 256]
+    made = [await offer(admin, guest) for guest in guests]
+    request = pb.ListOffersRequest(limit=1)
+    seen: list[pb.Offer] = []
+    while True:
+        page = await admin.call(admin.offers.ListOffers, request)
+        seen += page.offers
+        if not page.next_cursor:
+            break
+        request.cursor = page.next_cursor
+    assert seen == made
+    wrong = pb.ListOffersRequest(cursor="x")
+    refusal = await admin.refused(admin.offers.ListOffers, wrong)
+    assert is_refusal(refusal, Reason.INVALID_INPUT, field="cursor")
+
+
+async def test_what_waits_under_a_withdrawn_offer_was_admitted(
+    site: Site, admin: Client, stranger: Client
+) -> None:
+    await offer(admin, gpu=4)
+    waiting = await book(stranger)
+    assert waiting.state == "pending"
+    await withdraw(admin)
+    await site.world.add_node(dgx("a"))
+    await site.world.work()
+    assert await site.stored(waiting.id) != "pending"
+
+
 @pytest.mark.parametrize(
     ("changes", "reason", "field"),
     [
