@@ -27,6 +27,7 @@ SHIPPED = {
     "0002_exclusion.sqlite.sql": "6bf01cb0f2f5cb22c12ed5358fd95bca",
     "0003_gateway_role.postgresql.sql": "c26aa145f1244105102b545d6457b5be",
     "0004_gateway_verdict.postgresql.sql": "6d4715afafea0be8b6eaeaeae1e3fd23",
+    "0006_events.sql": "7ec0b8176fc38c5468dd3624dccdf61f",
 }
 
 
