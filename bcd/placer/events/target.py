@@ -6,7 +6,7 @@ the metadata service of its cloud. A name is judged by the addresses that it has
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -21,8 +21,12 @@ _DNS_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?\Z")
 _VISIBLE = re.compile(r"[!-~]+\Z")
 # The addresses inside belong to whoever runs the translation.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Public by its number, and inside every virtual machine of one cloud.
-_METADATA = frozenset({ipaddress.IPv4Address("168.63.129.16")})
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+# What Python's own tables call global, in some version at least: protocol assignments (a cloud's
+# metadata service is there), documentation, and an address inside every machine of one cloud.
+_INSIDE = tuple(
+    ipaddress.ip_network(text) for text in ("192.0.0.0/24", "3fff::/20", "168.63.129.16/32")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +75,19 @@ def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
 
 def is_public(address: Address) -> bool:
     """Whether an address, and one that it carries inside, is of the public internet."""
-    inner: Sequence[Address | None] = ()
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return is_public(address.ipv4_mapped)
-        nat64 = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None
-        inner = (nat64, address.sixtofour, *(address.teredo or ()))
-    outer = address.is_global and not address.is_multicast and address not in _METADATA
-    return outer and all(is_public(one) for one in inner if one is not None)
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address not in _UNICAST:
+            return False
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not any(one.version == address.version and address in one for one in _INSIDE)
+    )
 
 
 def parse_target(url: str, reach: Reach) -> Target:
