@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from bcd.model.errors import BadConfiguration
-from bcd.store import pools
+from bcd.store import events, pools
 from bcd.store.database import Database, Transaction
 from bcd.store.dialect import postgresql_schema
+from bcd.store.events import Wanted
 from bcd.store.migrate import VERSION_TABLE, migrations, newest_version, pending
 from bcd.store.open import open_database
 from tests.postgres import Cluster
@@ -114,6 +115,34 @@ async def test_an_older_database_is_brought_up_to_date(bare: Bare) -> None:
         ]
 
     assert await ask(bare.url, twice) == [[True, False]]
+
+
+async def test_events_of_an_older_database_get_their_reservations_tenant(bare: Bare) -> None:
+    older = [one for one in migrations(bare.engine) if one.version < 6]
+    bare.run(VERSION_TABLE)
+    for one in older:
+        bare.run(one.sql.replace("bcd_gateway", "postgres"))
+    bare.run(f"INSERT INTO schema_version VALUES ({older[-1].version})")
+    bare.run(
+        "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
+        " VALUES ('p', 'p', 'owner', 'r', '{}', 0);"
+        "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+        " request_hash, request, host_share, state, operation, created_ms)"
+        " VALUES ('rsv_a', 'acme', 'p', '', '', '', '', '{}', '{}', 'placed', 'succeeded', 0);"
+        "INSERT INTO events (subject, type, data, at_ms) VALUES"
+        " ('reservation/rsv_a', 'reservation.placed', '{}', 0),"
+        " ('reservation/rsv_gone', 'reservation.placed', '{}', 0),"
+        " ('node/rsv_a', 'node.enrolment-rejected', '{}', 0)"
+    )
+
+    def tenants(tx: Transaction) -> list[str]:
+        return [row["tenant_id"] for row in tx.all("SELECT tenant_id FROM events ORDER BY seq")]
+
+    def published(tx: Transaction) -> list[int | None]:
+        assert events.publish(tx, 10) == 3
+        return [event.published_seq for event in events.page(tx, Wanted(), 0, 10).events]
+
+    assert await ask(bare.url, tenants, published) == [["acme", "", ""], [1, 2, 3]]
 
 
 async def test_a_database_from_the_future_is_refused_and_left_alone(bare: Bare) -> None:

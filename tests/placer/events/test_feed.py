@@ -29,8 +29,9 @@ class OwnOnly:
         return Allowed() if resource.attrs["owner"] == caller.owner else Denied(("not yours",))
 
 
-async def seen(feed: Feed, caller: Caller, **wanted: str) -> Sequence[Event]:
-    page = await feed.page(caller, Wanted(**wanted), Position(1, 0), 100)
+async def seen(feed: Feed, caller: Caller, tenant_id: str = "") -> Sequence[Event]:
+    wanted = Wanted(tenant_id=tenant_id)
+    page = await feed.page(caller, wanted, Position(1, 0), 100)
     return page.events
 
 
