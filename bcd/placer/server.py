@@ -13,14 +13,17 @@ from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import CedarPolicy
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
+from bcd.placer.api.events import EventCalls, EventsServicer
 from bcd.placer.api.maintenance import MaintenanceCalls, MaintenanceServicer
 from bcd.placer.api.nodes import NodeCalls, NodesServicer
 from bcd.placer.api.offers import OfferCalls, OffersServicer
 from bcd.placer.api.pools import PoolCalls, PoolsServicer
 from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
 from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
+from bcd.placer.api.webhooks import WebhookCalls, WebhooksServicer
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.placer.capacity.reachability import ReachabilityKeeper
+from bcd.placer.events.outgoing import Outgoing
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.worker import Worker
 from bcd.placer.loops import Loop
@@ -39,6 +42,8 @@ from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    events_pb2,
+    events_pb2_grpc,
     maintenance_pb2,
     maintenance_pb2_grpc,
     offers_pb2,
@@ -52,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, admin_pb2, offers_pb2, maintenance_pb2)
+    for module in (reservations_pb2, events_pb2, admin_pb2, offers_pb2, maintenance_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -67,6 +72,7 @@ class Placer:
         self._database = database
         self._secrets = secrets
         self._policy = CedarPolicy(settings.policy.folder)
+        self._outgoing = Outgoing(database, self._policy, settings.webhooks)
         self._command = self._own("command", (Role.COMMAND, "placer"), ())
         self._api_tls = self._own("api", (Role.PLACER, "placer"), settings.api.names)
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,6 +111,7 @@ class Placer:
             Loop("reachability", database, ["session"], reachability.judge_pass, 5.0),
             Loop("upkeep", database, [], upkeep.pass_once, 60.0),
             Loop("health", database, [], self._tell_health, _HEALTH_S),
+            *self._outgoing.loops(),
         )
         self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
 
@@ -156,6 +163,13 @@ class Placer:
         maintenance_pb2_grpc.add_MaintenanceServiceServicer_to_server(
             MaintenanceServicer(edge, MaintenanceCalls(database, signer)), server
         )
+        outgoing = self._outgoing
+        events_pb2_grpc.add_EventsServiceServicer_to_server(
+            EventsServicer(edge, EventCalls(outgoing.feed)), server
+        )
+        events_pb2_grpc.add_WebhooksServiceServicer_to_server(
+            WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
+        )
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server
         )
@@ -194,3 +208,4 @@ class Placer:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._outgoing.stop()

@@ -24,6 +24,18 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     folder: Path | None = None
 
 
+class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where webhooks may point beside HTTPS at public addresses.
+
+    ``allow_private`` are networks, such as ``10.0.0.0/8``; ``ca_file`` has certificates to trust
+    beside the system's.
+    """
+
+    allow_http: bool = False
+    allow_private: tuple[str, ...] = ()
+    ca_file: Path | None = None
+
+
 class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``database`` is a URL; ``state`` holds CA, command key and issuer key."""
 
@@ -32,4 +44,5 @@ class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     trust_domain: str = "bcd.local"
     api: ApiSettings = ApiSettings()
     policy: PolicySettings = PolicySettings()
+    webhooks: WebhookSettings = WebhookSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"

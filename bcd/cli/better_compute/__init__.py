@@ -18,6 +18,8 @@ from bcd.cli.better_compute.quota import quota
 from bcd.cli.better_compute.release import release
 from bcd.cli.better_compute.reserve import reserve
 from bcd.cli.better_compute.token import token
+from bcd.cli.better_compute.watch import events, watch
+from bcd.cli.better_compute.webhook import webhook
 
 
 @click.group(
@@ -29,7 +31,10 @@ def main() -> None:
     """Reserve GPUs, and look after what you reserved."""
 
 
-for _verb in (reserve, get, list_, release, cancel, nodes, pools, quota, token, dev):
+for _verb in (
+    *(reserve, get, list_, watch, events, release, cancel),
+    *(nodes, pools, quota, token, webhook, dev),
+):
     main.add_command(_verb)
 for _verb in (offers, maintenance, certificates):
     main.add_command(_verb)

@@ -126,7 +126,8 @@ def start(hand: Hand, row: StoredReservation) -> StoredReservation:
 def emit(tx: Transaction, row: StoredReservation, event: str, data: Mapping[str, Any]) -> None:
     """Write a reservation's event, with its state and pool."""
     full = {"state": row.state.value, "poolId": row.pool_id, **data}
-    events.emit(tx, f"reservation/{row.id}", f"reservation.{event}", full)
+    name = f"reservation.{event}"
+    events.emit(tx, f"reservation/{row.id}", name, full, tenant_id=row.tenant_id)
 
 
 def free(hand: Hand, row: StoredReservation, *, gap: bool) -> None:
