@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bcd.model.assignment import Binding, DesiredState, slice_name
@@ -214,6 +215,12 @@ class World:
         pool = await self.database.write(pools.create, name, TENANT, "eu-1", policy or PoolPolicy())
         self.pool_id = self.pool_id or pool.id
         return pool.id
+
+    async def set_policy(self, **policy: Any) -> None:
+        """Give every pool this policy, as an administrator's change leaves it."""
+        wanted = msgspec.json.encode(msgspec.convert(policy, PoolPolicy)).decode()
+        statement = "UPDATE pools SET policy = :policy"
+        await self.database.write(lambda tx: tx.run(statement, policy=wanted))
 
     async def grant(self, resource: str, ceiling: int, tenant: str = TENANT) -> None:
         """Set a quota."""

@@ -190,7 +190,7 @@ def test_what_is_not_built_yet_answers_unsupported(field: str, asked: dict[str, 
 
 
 @pytest.mark.parametrize("binding", ["node", "instance"])
-def test_bindings_of_whole_machines_answer_unsupported(binding: str) -> None:
+def test_bindings_other_than_a_hold_answer_unsupported(binding: str) -> None:
     with pytest.raises(Unsupported) as refused:
         parse_create(document(binding=binding))
     assert refused.value.details["field"] == "binding"
