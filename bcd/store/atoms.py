@@ -15,7 +15,7 @@ MODE: Mapping[DeviceClass, int] = {DeviceClass.GPU: 0, DeviceClass.MIG: 1, Devic
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtomFacts:
     """What the inventory says of a device; ``bookable`` is false for one that is gone, not
-    healthy, or a GPU in MIG mode. ``in_use``: somebody outside every hold computes on it."""
+    healthy, or a GPU in MIG mode."""
 
     device_class: DeviceClass
     uuid: str
@@ -29,7 +29,6 @@ class AtomFacts:
     bookable: bool
     health: str
     health_reason: str
-    in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,6 @@ class Atom:
     bookable: bool
     health: str
     health_reason: str
-    in_use: bool = False
 
 
 def _atom(row: Row) -> Atom:
@@ -69,7 +67,6 @@ def _atom(row: Row) -> Atom:
         bookable=bool(row["bookable"]),
         health=row["health"],
         health_reason=row["health_reason"],
-        in_use=bool(row["in_use"]),
     )
 
 
@@ -105,8 +102,8 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
     A device that vanished stays on record, not bookable: bookings may name it.
     """
     tx.run(
-        "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = 'not in the inventory',"
-        " in_use = 0 WHERE node_id = :node_id",
+        "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = 'not in the inventory'"
+        " WHERE node_id = :node_id",
         node_id=node_id,
     )
     uuids = dict.fromkeys(fact.gpu_uuid for fact in facts)
@@ -114,16 +111,15 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
     for fact in facts:
         tx.run(
             "INSERT INTO atoms (node_id, gpu_id, mode, class, uuid, model, profile, memory_bytes,"
-            " numa_node, nvlink_domain, nvlink_peers, bookable, health, health_reason, in_use)"
+            " numa_node, nvlink_domain, nvlink_peers, bookable, health, health_reason)"
             " VALUES (:node_id, :gpu_id, :mode, :class, :uuid, :model, :profile, :memory_bytes,"
-            " :numa_node, :nvlink_domain, :nvlink_peers, :bookable, :health, :health_reason,"
-            " :in_use)"
+            " :numa_node, :nvlink_domain, :nvlink_peers, :bookable, :health, :health_reason)"
             " ON CONFLICT (node_id, class, uuid) DO UPDATE SET gpu_id = excluded.gpu_id,"
             " model = excluded.model, profile = excluded.profile,"
             " memory_bytes = excluded.memory_bytes, numa_node = excluded.numa_node,"
             " nvlink_domain = excluded.nvlink_domain, nvlink_peers = excluded.nvlink_peers,"
             " bookable = excluded.bookable, health = excluded.health,"
-            " health_reason = excluded.health_reason, in_use = excluded.in_use",
+            " health_reason = excluded.health_reason",
             node_id=node_id,
             gpu_id=gpu_ids[fact.gpu_uuid],
             mode=MODE[fact.device_class],
@@ -138,7 +134,6 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
             bookable=int(fact.bookable),
             health=fact.health,
             health_reason=fact.health_reason,
-            in_use=int(fact.in_use),
         )
 
 

@@ -60,7 +60,7 @@ def _slots(gpus: Iterable[AtomFacts], policy: PoolPolicy) -> Iterator[AtomFacts]
 
 
 def _slot(whole: AtomFacts, uuid: str, replicas: int) -> AtomFacts:
-    """A slot of a GPU; it waits for no process there, which may be its neighbour's."""
+    """A slot of a GPU; it waits for no process there, which may be a neighbour's."""
     return replace(
         whole,
         device_class=DeviceClass.SLOT,
@@ -68,7 +68,7 @@ def _slot(whole: AtomFacts, uuid: str, replicas: int) -> AtomFacts:
         memory_bytes=whole.memory_bytes // replicas,
         nvlink_domain="",
         nvlink_peers=(),
-        in_use=False,
+        bookable=whole.health == HealthState.HEALTHY,
     )
 
 
@@ -83,8 +83,16 @@ def _facts(device: Device) -> AtomFacts:
         numa_node=device.numa_node,
         nvlink_domain=device.nvlink_domain,
         nvlink_peers=device.nvlink_peers,
-        bookable=device.health.state is HealthState.HEALTHY and not device.mig_enabled,
+        bookable=_takes_bookings(device),
         health=device.health.state.value,
         health_reason=device.health.reason,
-        in_use=device.in_use,
     )
+
+
+def _takes_bookings(device: Device) -> bool:
+    """Healthy, whole or an instance, and nobody outside every hold computes on it (spec 16.3b).
+
+    A hold on such a device would wait for that process; who has it booked keeps it.
+    """
+    healthy = device.health.state is HealthState.HEALTHY
+    return healthy and not device.mig_enabled and not device.in_use

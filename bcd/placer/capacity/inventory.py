@@ -116,5 +116,5 @@ def _in_use(inventory: Inventory | None) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return (
         f"a process outside every reservation computes on {', '.join(names[:_MAX_NAMES])}{more};"
-        " end it, until then no reservation starts there"
+        " end it, until then no new reservation gets them"
     )

@@ -18,6 +18,3 @@ CREATE TABLE pool_shares (
 -- share their GPU, JSON.
 ALTER TABLE allocations ADD COLUMN handed_as TEXT NOT NULL DEFAULT 'hold';
 ALTER TABLE allocations ADD COLUMN sharing TEXT;
-
--- Somebody who holds no reservation computes on the device.
-ALTER TABLE atoms ADD COLUMN in_use INTEGER NOT NULL DEFAULT 0;

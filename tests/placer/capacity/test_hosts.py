@@ -8,6 +8,7 @@ import pytest
 
 from bcd.model.device import Device, DeviceClass, Health, HealthState
 from bcd.model.host import PerGpu
+from bcd.model.reservation import State
 from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.store import atoms, hosts, inventories, nodes, shares
@@ -246,3 +247,36 @@ async def test_a_foreign_process_shows_on_the_node_until_it_is_gone(
     assert again.last_transition_time == condition.last_transition_time
     await world.send_inventory(node, dgx("a", 2))
     assert (await world.database.read(nodes.get, node.id)).conditions == ()
+
+
+async def test_a_device_that_a_foreign_process_has_takes_no_booking_until_it_is_free(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    node = await world.add_node(busy(dgx("a", 2)))
+    made = await world.create(1)
+    (allocation,) = await world.live(made.id)
+    assert [device.id for device in allocation.devices] == ["GPU-a-1"]
+    waiting = await world.create(1, key="waiting")
+    assert waiting.state is State.PENDING
+    await world.send_inventory(node, dgx("a", 2))
+    await world.work()
+    assert (await world.view(waiting.id)).state is State.BINDING
+
+
+async def test_slots_of_a_gpu_do_not_wait_for_each_others_processes(world: World) -> None:
+    await world.set_policy(sharing={"mode": "time-slice"})
+    node = await world.add_node([replace(gpu("G0"), in_use=True)])
+    assert all(atom.bookable for atom in (await slots_of(world, node)).values())
+
+
+async def test_who_has_a_device_keeps_it_whoever_computes_there(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    node = await world.add_node(dgx("a", 2))
+    active = await world.active(node, count=2)
+    await world.send_inventory(node, busy(dgx("a", 2)))
+    await world.work()
+    after = await world.view(active.id)
+    assert (after.state, after.conditions) == (State.ACTIVE, ())
