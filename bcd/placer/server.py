@@ -21,6 +21,7 @@ from bcd.placer.api.pools import PoolCalls, PoolsServicer
 from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
 from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
 from bcd.placer.api.webhooks import WebhookCalls, WebhooksServicer
+from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.placer.capacity.reachability import ReachabilityKeeper
 from bcd.placer.events.outgoing import Outgoing
@@ -102,12 +103,14 @@ class Placer:
         worker = Worker(database, Reconciler(placements, signer))
         enroller = EnrolmentKeeper(database, Enroller(self._secrets.authority))
         inventory, reachability = InventoryKeeper(database), ReachabilityKeeper(database)
+        hosts = HostsKeeper(database)
         upkeep = Upkeep(database, signer, self._command, self._api_tls)
         loops = (
             Loop("work", database, ["work"], worker.work_pass, 1.0),
             Loop("reports", database, ["report"], worker.judge_pass, 5.0),
             Loop("enrolments", database, ["enrolment"], enroller.answer_pass, 2.0),
             Loop("inventory", database, ["inventory"], inventory.apply_pass, 30.0),
+            Loop("hosts", database, ["pool"], hosts.sync_pass, 30.0),
             Loop("reachability", database, ["session"], reachability.judge_pass, 5.0),
             Loop("upkeep", database, [], upkeep.pass_once, 60.0),
             Loop("health", database, [], self._tell_health, _HEALTH_S),

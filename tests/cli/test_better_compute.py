@@ -83,6 +83,35 @@ def test_a_hold_is_shown_by_every_command_and_gone_after_its_release(terminal: T
 
 
 @pytest.mark.usefixtures("dev")
+def test_a_hold_has_its_share_of_the_host_or_what_it_asks_for_in_a_slice_of_its_own(
+    terminal: Terminal,
+) -> None:
+    """Spec 6.2, 10.5: a host of 224 CPUs and 1,976 GiB beside its huge pages, for 8 GPUs."""
+    made = reserve(terminal, "--gpus", "2", "--topology", "same-numa", "--for", "1h")
+    assert made["hostShare"] == {"vcpu": 55, "memoryGiB": 494}
+    binding = made["binding"]
+    assert isinstance(binding, dict)
+    assert binding["cgroupParent"] == f"bcd-alloc-{binding['allocationId']}.slice"
+    shown = terminal.run("get", str(made["id"])).stdout
+    assert ("host", "55 CPUs, 494 GiB") in pairs(shown)
+    assert ("slice", binding["cgroupParent"]) in pairs(shown)
+    terminal.run("release", str(made["id"]))
+    more = terminal.run(
+        "reserve", "--gpus", "1", "--cpus", "40", "--memory", "1", "--for", "1h"
+    ).stdout
+    assert ("host", "40 CPUs, 247 GiB") in pairs(more)
+    terminal.run("release", dict(pairs(more))["reservation"])
+    refused = terminal.run("reserve", "--gpus", "1", "--kubernetes", "--for", "1h")
+    assert refused.returncode == 1
+    assert "binding: kubernetes needs a pool whose policy allows it" in refused.stderr
+
+
+def pairs(shown: str) -> list[tuple[str, str]]:
+    """Each line's name and value."""
+    return [(name, value) for name, value in (line.split(None, 1) for line in shown.splitlines())]
+
+
+@pytest.mark.usefixtures("dev")
 def test_what_fits_nowhere_exits_with_three_and_stays_pending(terminal: Terminal) -> None:
     done = terminal.run("reserve", "--gpus", "9", "--for", "1h", "--wait", "300ms")
     assert done.returncode == 3

@@ -42,6 +42,13 @@ _MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
     help="How the GPUs must be connected.",
 )
 @click.option("--model", help="Only GPUs of this model; a word of its name will do: H100.")
+@click.option(
+    "--cpus", type=click.IntRange(0, 4096), help="Host CPUs  [default: your GPUs' share]."
+)
+@click.option(
+    "--memory", type=click.IntRange(0, 65536), help="Host memory, GiB  [default: your GPUs' share]."
+)
+@click.option("--kubernetes", is_flag=True, help="Give the devices to the host's kubelet.")
 @click.option("--for", "duration", type=Duration(), help="How long: 8h, 90m, 3d, 1d12h.")
 @click.option(
     "--wait",
@@ -118,6 +125,7 @@ def _request(file: Any, options: dict[str, Any]) -> pb.CreateReservationRequest:
         document = parse_json(file.read(MAX_DOCUMENT_BYTES + 1), file.name)
         request = from_document(document, pb.CreateReservationRequest)
     _lay_devices(request, options)
+    _lay_host(request, options)
     if options["duration"] is not None:
         request.duration = f"{options['duration']}ms"
     request.idempotency_key = options["key"] or request.idempotency_key or str(uuid.uuid4())
@@ -147,6 +155,15 @@ def _lay_devices(request: pb.CreateReservationRequest, options: dict[str, Any]) 
             raise click.UsageError(f"--{name} needs exactly one kind of device")
         if options[name]:
             setattr(request.devices[0], name, options[name])
+
+
+def _lay_host(request: pb.CreateReservationRequest, options: dict[str, Any]) -> None:
+    if options["cpus"] is not None:
+        request.resources.vcpu = options["cpus"]
+    if options["memory"] is not None:
+        request.resources.memory_gib = options["memory"]
+    if options["kubernetes"]:
+        request.binding = "kubernetes"
 
 
 def _create(

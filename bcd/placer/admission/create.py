@@ -8,23 +8,31 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from bcd.model.assignment import Binding
 from bcd.model.caller import Caller
-from bcd.model.errors import AccessDenied, Conflict, QuotaExceeded, Unavailable
+from bcd.model.errors import (
+    AccessDenied,
+    Conflict,
+    InvalidInput,
+    QuotaExceeded,
+    Unavailable,
+)
 from bcd.model.ids import ReservationId
-from bcd.model.reservation import Reservation, Resources, State
+from bcd.model.reservation import Reservation, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.policy import Action, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
 from bcd.placer.admission.request import Create, parse_create, request_hash, reservation_id
+from bcd.placer.admission.share import NONE, booked, host_share
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placements
-from bcd.store import offers, pools, quotas, reservations
+from bcd.store import offers, pools, quotas, reservations, shares
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool
 from bcd.store.quotas import Refused
@@ -102,12 +110,14 @@ class Admission:
         pool, row, known = await self._database.write(_open_draft, draft)
         if known is not None:
             return known
-        decision = self._decide(caller, draft, pool)
+        decision = self._decide(caller, row, pool)
         return await self._database.write(self._settle, draft, row.version, decision)
 
-    def _decide(self, caller: Caller, draft: Draft, pool: Pool) -> Decision:
-        place = Place(pool.region, pool.models)
-        attributes = attributes_of(draft.tenant_id, draft.owner, place, draft.request)
+    def _decide(self, caller: Caller, asked: Draft | StoredReservation, pool: Pool) -> Decision:
+        place = Place(pool.region, pool.models, pool.policy.sharing)
+        attributes = attributes_of(
+            asked.tenant_id, asked.owner, place, asked.request, asked.resources
+        )
         return self._policy.decide(caller, Action.CREATE, attributes)
 
     def _settle(
@@ -128,7 +138,8 @@ class Admission:
             apply.move(hand, row, Trigger.DENIED)
             return Answered(denied=decision)
         offer = offers.terms(tx, hand.held.pool, row.tenant_id)
-        refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request), offer)
+        asked = charges(row.request, row.resources, row.host_share)
+        refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)
         outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
@@ -136,8 +147,8 @@ class Admission:
         return Answered(reservations.view(tx, after))
 
     async def _dry_run(self, caller: Caller, draft: Draft) -> Reservation:
-        pool = await self._database.read(_visible_pool, draft)
-        decision = self._decide(caller, draft, pool)
+        pool, asked = await self._database.read(_asked, draft)
+        decision = self._decide(caller, asked, pool)
         try:
             await self._database.write(self._rehearse, draft, decision)
         except _DryRun as rehearsed:
@@ -167,8 +178,8 @@ def _draft(caller: Caller, create: Create) -> Draft:
         idempotency_key=create.idempotency_key,
         request_hash=request_hash(create.request),
         request=create.request,
-        host_share=Resources(),
-        resources=Resources(),
+        host_share=NONE,
+        resources=NONE,
     )
 
 
@@ -184,14 +195,39 @@ def _visible_pool(tx: Transaction, draft: Draft) -> Pool:
     return pool
 
 
+def _resolved(tx: Transaction, pool: Pool, draft: Draft) -> Draft:
+    """The draft with the host resources that it books of each node, from the pool as it is now."""
+    share = host_share(draft.request, pool.policy, shares.least(tx, pool.id))
+    return replace(draft, host_share=share, resources=booked(draft.request, share))
+
+
+def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservation]:
+    """What a rehearsal decides on: the row of the key, or what it would be."""
+    pool = _visible_pool(tx, draft)
+    return pool, reservations.get(tx, draft.id) or _resolved(tx, pool, draft)
+
+
+def _refuse_binding(pool: Pool, draft: Draft) -> None:
+    """The kubelet gives bound GPUs to any pod of its cluster: for the pool's owner only."""
+    if draft.request.binding is not Binding.KUBERNETES:
+        return
+    if not pool.policy.kubernetes:
+        raise InvalidInput(
+            "binding", f"kubernetes needs a pool whose policy allows it; {pool.id} has none"
+        )
+    if pool.tenant_id != draft.tenant_id:
+        raise InvalidInput("binding", "kubernetes is for the pool's owner alone; book a hold")
+
+
 def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
     """Transaction 1: write the draft or read what is there.
 
     The request is compared before the state, so that a refused key tells of its misuse too.
     """
     pool = _visible_pool(tx, draft)
-    added = reservations.add_draft(tx, draft)
+    added = reservations.add_draft(tx, _resolved(tx, pool, draft))
     if added is not None:
+        _refuse_binding(pool, draft)
         return pool, added, None
     row = reservations.get(tx, draft.id)
     assert row is not None
@@ -203,6 +239,7 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     if row.state is State.DENIED:
         return pool, row, Answered(denied=Denied(("the earlier decision on this idempotency key",)))
     if row.state is State.DRAFT:
+        _refuse_binding(pool, draft)
         return pool, row, None
     return pool, row, Answered(reservations.view(tx, row))
 

@@ -163,9 +163,8 @@ def _refuse_unsupported(given: _CreateInput) -> None:
     if given.binding not in _BINDINGS:
         raise InvalidInput("binding", f"must be one of {', '.join(_BINDINGS)}")
     absent = {
-        "binding": given.binding != Binding.HOLD,
+        "binding": given.binding not in (Binding.HOLD, Binding.KUBERNETES),
         "start": given.start is not None,
-        "resources": given.resources is not None,
         "gang": given.gang is not None,
         "spot": given.spot,
         "leaseSeconds": given.lease_seconds is not None,

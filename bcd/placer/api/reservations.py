@@ -123,7 +123,7 @@ class ReservationCalls:
     def _denied(
         self, caller: Caller, action: Action, row: StoredReservation, place: Place
     ) -> Denied | None:
-        attributes = attributes_of(row.tenant_id, row.owner, place, row.request)
+        attributes = attributes_of(row.tenant_id, row.owner, place, row.request, row.resources)
         decision = self.policy.decide(caller, action, attributes)
         return decision if isinstance(decision, Denied) else None
 
@@ -145,7 +145,7 @@ def _page(
 
 def _place(tx: Transaction, pool_id: PoolId) -> Place:
     pool = pools.get(tx, pool_id)
-    return Place(pool.region, pool.models)
+    return Place(pool.region, pool.models, pool.policy.sharing)
 
 
 def _filter(caller: Caller, request: pb.ListReservationsRequest, limit: int) -> Filter:

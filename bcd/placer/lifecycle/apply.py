@@ -12,6 +12,7 @@ from typing import Any
 
 from bcd.model.reservation import TERMINAL, Condition, ConditionType, State
 from bcd.placer.lifecycle.assign import assign
+from bcd.placer.lifecycle.handover import hand_over
 from bcd.placer.lifecycle.transitions import (
     BIND_TIMEOUT_MS,
     Trigger,
@@ -117,8 +118,7 @@ def start(hand: Hand, row: StoredReservation) -> StoredReservation:
         Trigger.STARTED,
         bind_deadline_ms=hand.held.now_ms + BIND_TIMEOUT_MS,
     )
-    for allocation in mine:
-        allocations.set_state(hand.tx, allocation.id, AllocationState.ASSIGNED)
+    hand_over(hand.tx, hand.held.pool.policy, row, mine)
     assign(hand.tx, hand.signer, hand.held.pool.policy, node_ids)
     return after
 

@@ -83,7 +83,7 @@ async def test_an_active_one_shows_its_binding_first_and_in_the_list(
     assert list(active.binding.cdi_devices) == ["bcd.dev/gpu=GPU-a-0", "bcd.dev/gpu=GPU-a-1"]
     assert active.binding.env_file.endswith(f"/{allocation.id}.env")
     assert (active.binding.node_id, active.binding.attested) == (node.id, True)
-    assert active.binding.cgroup_parent == ""
+    assert active.binding.cgroup_parent == f"bcd-alloc-{allocation.id}.slice"
     assert (await listed(alice)).reservations[0] == active
 
 
