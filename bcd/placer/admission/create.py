@@ -18,9 +18,16 @@ from bcd.model.reservation import Reservation, Resources, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.policy import Action, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
-from bcd.placer.admission.request import Create, parse_create, request_hash, reservation_id
+from bcd.placer.admission.request import (
+    Create,
+    check_start,
+    parse_create,
+    request_hash,
+    reservation_id,
+)
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.seek import seek
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placements
@@ -130,7 +137,7 @@ class Admission:
         refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request))
         if refused is not None:
             raise _over_quota(refused)
-        outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
+        outcome = seek(hand, self._placements, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
@@ -186,6 +193,7 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     pool = _visible_pool(tx, draft)
     added = reservations.add_draft(tx, draft)
     if added is not None:
+        check_start(draft.request, added.created_ms)
         return pool, added, None
     row = reservations.get(tx, draft.id)
     assert row is not None

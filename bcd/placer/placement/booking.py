@@ -38,6 +38,18 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Extended:
+    """Every booking ends later."""
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableUntil:
+    """Another booking is in the way; until then nothing is."""
+
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Refused:
     """What a search came to, and until when it cannot come to anything else."""
 
@@ -105,6 +117,56 @@ class Placements:
             f"pool {held.pool.id} changes faster than it can be read; try again",
             poolId=held.pool.id,
         )
+
+    def repair(
+        self,
+        tx: Transaction,
+        held: PoolLock,
+        row: StoredReservation,
+        lost: Sequence[Allocation],
+    ) -> Placed | Unschedulable:
+        """Place the lost members anew for the same window, the others stay where they are."""
+        assert row.during is not None
+        ids = {a.id for a in lost}
+        healthy = [a for a in allocations.live(tx, row.id) if a.id not in ids]
+        end_ms = row.during.end_ms + held.pool.policy.turnaround_ms
+        cached = self._refresh(tx, held)
+        avoid = frozenset(a.node_id for a in (*healthy, *lost))
+        found = find(cached.view, row.request.devices, row.during.start_ms, end_ms, avoid=avoid)
+        if found is None:
+            return explain(cached.view, row.request.devices, row.during.start_ms, end_ms)
+        for allocation in lost:
+            tx.run("DELETE FROM bookings WHERE allocation_id = :id", id=allocation.id)
+            allocations.set_state(tx, allocation.id, AllocationState.ENDED)
+            pools.note_changes(tx, held, [allocation.node_id])
+        chosen = _chosen(cached.atoms[found.node_id], found)
+        allocation = _allocation(tx, row.id, found.node_id, row.during, chosen)
+        assert self._book(tx, held, allocation, chosen, (row.during.start_ms, end_ms))
+        return Placed(row.during, (*healthy, allocation))
+
+    def extend(
+        self, tx: Transaction, held: PoolLock, row: StoredReservation, new_end_ms: int
+    ) -> Extended | AvailableUntil:
+        """Move every booking's end later, or none."""
+        gap_ms = held.pool.policy.turnaround_ms
+        assert row.during is not None
+        found = tx.one(
+            "SELECT min(b.start_ms) AS start_ms FROM bookings b JOIN bookings m"
+            " ON m.reservation_id = :id AND m.atom_id = b.atom_id AND b.reservation_id <> :id"
+            " AND b.start_ms >= m.end_ms WHERE b.start_ms < :end_ms",
+            id=row.id,
+            end_ms=new_end_ms + gap_ms,
+        )
+        if found is not None and found["start_ms"] is not None:
+            return AvailableUntil(found["start_ms"] - gap_ms)
+        tx.run(
+            "UPDATE bookings SET end_ms = :end_ms WHERE reservation_id = :id AND end_ms > :now",
+            id=row.id,
+            end_ms=new_end_ms + gap_ms,
+            now=held.now_ms,
+        )
+        pools.note_changes(tx, held, [a.node_id for a in allocations.live(tx, row.id)])
+        return Extended()
 
     def _book(
         self,
