@@ -7,12 +7,15 @@ import click
 from bcd import __version__
 from bcd.cli.better_compute.cancel import cancel
 from bcd.cli.better_compute.dev import dev
+from bcd.cli.better_compute.extend import extend
 from bcd.cli.better_compute.get import get
 from bcd.cli.better_compute.list import list_
 from bcd.cli.better_compute.nodes import nodes
 from bcd.cli.better_compute.pools import pools
 from bcd.cli.better_compute.quota import quota
+from bcd.cli.better_compute.reassign import reassign
 from bcd.cli.better_compute.release import release
+from bcd.cli.better_compute.renew import renew
 from bcd.cli.better_compute.reserve import reserve
 from bcd.cli.better_compute.token import token
 
@@ -26,5 +29,19 @@ def main() -> None:
     """Reserve GPUs, and look after what you reserved."""
 
 
-for _verb in (reserve, get, list_, release, cancel, nodes, pools, quota, token, dev):
+for _verb in (
+    reserve,
+    get,
+    list_,
+    extend,
+    renew,
+    release,
+    cancel,
+    reassign,
+    nodes,
+    pools,
+    quota,
+    token,
+    dev,
+):
     main.add_command(_verb)
