@@ -166,7 +166,6 @@ def _refuse_unsupported(given: _CreateInput) -> None:
     absent = {
         "binding": given.binding != Binding.HOLD,
         "resources": given.resources is not None,
-        "gang": given.gang is not None,
         "node": given.node is not None,
     }
     for position, device in enumerate(given.devices):

@@ -169,7 +169,6 @@ def extend(hand: Hand, row: StoredReservation, end_ms: int) -> StoredReservation
     duration_ms = during.end_ms - during.start_ms
     after = move(hand, row, Trigger.EXTENDED, extra, during=during, extended_ms=duration_ms)
     mine = allocations.live(hand.tx, row.id)
-    allocations.set_until(hand.tx, row.id, end_ms)
     on_nodes = {a.node_id for a in mine if a.state in ON_NODE}
     assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
     return after

@@ -175,7 +175,6 @@ def test_an_unknown_field_is_named_by_its_path(path: str, unknown: dict[str, Any
 
 UNSUPPORTED = {
     "resources": document(resources={"vcpu": 8}),
-    "gang": document(gang={"size": 2}),
     "node": document(node={"profileId": "p"}),
     "devices[0].class": device(**{"class": "gpu.slot"}),
 }
