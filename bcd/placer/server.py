@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
+from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import CedarPolicy
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
@@ -149,10 +150,12 @@ class Placer:
     ) -> None:
         database, secrets = self._database, self._secrets
         edge = Edge(secrets.issuer)
-        admission = Admission(database, self._policy, placements, signer)
+        policy = self._policy
+        admission = Admission(database, policy, placements, signer)
+        extensions = Extensions(database, policy, placements, signer)
+        calls = ReservationCalls(database, admission, extensions, policy, signer)
         reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
-            ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
-            server,
+            ReservationsServicer(edge, calls), server
         )
         admin_pb2_grpc.add_PoolsServiceServicer_to_server(
             PoolsServicer(edge, PoolCalls(database, signer)), server

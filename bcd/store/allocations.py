@@ -88,6 +88,16 @@ def _encoded(value: Limits | Sharing | None) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
+def set_until(tx: Transaction, reservation_id: ReservationId, until_ms: int) -> None:
+    """Record a later end for every live allocation of a reservation."""
+    tx.run(
+        "UPDATE allocations SET until_ms = :until_ms"
+        " WHERE reservation_id = :id AND state <> 'ended'",
+        id=reservation_id,
+        until_ms=until_ms,
+    )
+
+
 def hand_over(tx: Transaction, allocation: Allocation) -> None:
     """Record that the node is told of an allocation, and with which limits, binding and sharing.
 

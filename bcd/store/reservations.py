@@ -10,6 +10,7 @@ import msgspec
 from bcd.model.errors import InvalidInput
 from bcd.model.ids import PoolId, ReservationId
 from bcd.model.reservation import (
+    TERMINAL,
     Condition,
     HoldBinding,
     OperationState,
@@ -42,7 +43,7 @@ class StoredReservation:
 
     ``resources`` are the host resources that each of its nodes gives, ``host_share`` the part of
     them without a charge. ``lease_until_ms`` is set from the first placement on where the request
-    has a lease.
+    has a lease; ``extended_ms`` is the window's whole length where it was extended.
     """
 
     seq: int
@@ -63,9 +64,21 @@ class StoredReservation:
     attempts: int
     bind_deadline_ms: int | None
     lease_until_ms: int | None
+    extended_ms: int | None
     version: int
     created_ms: int
     kind: Kind = Kind.RESERVATION
+
+    @property
+    def duration_ms(self) -> int:
+        """The window's length, extensions included."""
+        return self.request.duration_ms if self.extended_ms is None else self.extended_ms
+
+    def asking_ms(self, duration_ms: int) -> Request:
+        """The request with another duration, itself where that is its own."""
+        if duration_ms == self.request.duration_ms:
+            return self.request
+        return msgspec.structs.replace(self.request, duration=f"{duration_ms}ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +118,7 @@ def _stored(row: Row) -> StoredReservation:
         attempts=row["attempts"],
         bind_deadline_ms=row["bind_deadline_ms"],
         lease_until_ms=row["lease_until_ms"],
+        extended_ms=row["duration_ms"],
         version=row["version"],
         created_ms=row["created_ms"],
         kind=Kind(row["kind"]),
@@ -160,7 +174,7 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         "UPDATE reservations SET state = :state, operation = :operation,"
         " conditions = :conditions, start_ms = :start_ms, end_ms = :end_ms, attempts = :attempts,"
         " bind_deadline_ms = :bind_deadline_ms, lease_until_ms = :lease_until_ms,"
-        " version = :version"
+        " duration_ms = :extended_ms, owner = :owner, version = :version"
         " WHERE id = :id AND version = :before",
         id=after.id,
         state=after.state.value,
@@ -171,6 +185,8 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         attempts=after.attempts,
         bind_deadline_ms=after.bind_deadline_ms,
         lease_until_ms=after.lease_until_ms,
+        extended_ms=after.extended_ms,
+        owner=after.owner,
         version=after.version,
         before=before.version,
     )
@@ -195,6 +211,7 @@ def view(tx: Transaction, row: StoredReservation) -> Reservation:
         conditions=row.conditions,
         bindings=() if row.state in _UNBOUND else _bindings(tx, row.id),
         host_share=row.host_share,
+        lease_until_ms=None if row.state in TERMINAL else row.lease_until_ms,
         version=row.version,
     )
 
@@ -275,6 +292,21 @@ def pending_after(
         " AND seq > :seq ORDER BY seq LIMIT :limit",
         pool_id=pool_id,
         seq=seq,
+        limit=limit,
+    )
+    return [_stored(row) for row in rows]
+
+
+def owned(
+    tx: Transaction, tenant_id: str, owner: str, states: Sequence[State], limit: int
+) -> Sequence[StoredReservation]:
+    """A tenant's reservations of one owner that are in one of these states, oldest first."""
+    names = ", ".join(f"'{state.value}'" for state in states)
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND owner = :owner"
+        f" AND state IN ({names}) ORDER BY seq LIMIT :limit",
+        tenant_id=tenant_id,
+        owner=owner,
         limit=limit,
     )
     return [_stored(row) for row in rows]

@@ -19,7 +19,9 @@ from bcd.model.pool import PoolPolicy
 from bcd.model.report import Bound, Outcome, Report
 from bcd.model.reservation import TERMINAL, Reservation
 from bcd.placer.admission.create import Admission
+from bcd.placer.admission.extend import Extension, Extensions, Longer
 from bcd.placer.admission.policy import Allowed, Decision, Policy
+from bcd.placer.api.reservations import ReservationCalls
 from bcd.placer.capacity.inventory import apply_inventory
 from bcd.placer.capacity.reachability import judge
 from bcd.placer.lifecycle import apply
@@ -205,6 +207,10 @@ class World:
         self.signer = CheckingSigner(credentials)
         self.worker = Worker(self.database, Reconciler(self.placements, self.signer))
         self.admission = self.admission_with(self.policy)
+        self.extensions = Extensions(self.database, self.policy, self.placements, self.signer)
+        self.calls = ReservationCalls(
+            self.database, self.admission, self.extensions, self.policy, self.signer
+        )
 
     def admission_with(self, policy: Policy) -> Admission:
         """The create path under another policy."""
@@ -357,6 +363,24 @@ class World:
             row = reservations.lock(tx, reservation_id)
             assert row is not None
             return reservations.view(tx, apply.move(hand, row, trigger, bind_deadline_ms=None))
+
+        return await self.database.write(write)
+
+    async def extend(
+        self, reservation_id: ReservationId, *, caller: Caller = ALICE, **longer: int
+    ) -> Extension:
+        """Extend as the API does: ``until_ms`` or ``by_ms``."""
+        return await self.extensions.extend(caller, reservation_id, Longer(**longer))
+
+    async def renew(self, reservation_id: ReservationId) -> Reservation:
+        """Renew as the API does."""
+
+        def write(tx: Transaction) -> Reservation:
+            held = pools.lock_of(tx, reservation_id)
+            row = reservations.lock(tx, reservation_id)
+            assert held is not None
+            assert row is not None
+            return reservations.view(tx, apply.renew(Hand(tx, held, self.signer), row))
 
         return await self.database.write(write)
 

@@ -33,6 +33,7 @@ SHIPPED = {
     "0006_events.sql": "7ec0b8176fc38c5468dd3624dccdf61f",
     "0007_admin.sql": "e33b35b4c7888e6809ec01496b1908eb",
     "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
+    "0011_durations.sql": "3055b79bf6a2165d3843552af72f5912",
 }
 
 

@@ -96,6 +96,7 @@ def print_reservation(reservation: pb.Reservation) -> None:
         lines.append(("host", host_booked(reservation)))
     if reservation.request.binding not in ("", "hold"):
         lines.append(("binding", reservation.request.binding))
+    lines += _terms(reservation)
     if not reservation.HasField("during"):
         lines.append(("for", format_duration(parse_duration_ms(reservation.request.duration))))
     else:
@@ -118,6 +119,21 @@ def print_fields(lines: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name:<{width}}  {printable(value, _MAX_TEXT)}")
+
+
+def _terms(reservation: pb.Reservation) -> list[tuple[str, str]]:
+    """What was asked for beside devices and duration."""
+    request = reservation.request
+    lines: list[tuple[str, str]] = []
+    if request.HasField("gang"):
+        lines.append(("gang", f"{request.gang.size} nodes"))
+    if request.spot:
+        lines.append(("spot", "yields to others"))
+    if request.HasField("start") and not reservation.HasField("during"):
+        lines.append(("at", moment(request.start)))
+    if reservation.HasField("lease_until"):
+        lines.append(("lease until", moment(reservation.lease_until)))
+    return lines
 
 
 def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) -> None:

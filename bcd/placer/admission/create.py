@@ -25,10 +25,17 @@ from bcd.model.reservation import Reservation, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.policy import Action, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
-from bcd.placer.admission.request import Create, parse_create, request_hash, reservation_id
+from bcd.placer.admission.request import (
+    Create,
+    check_start,
+    parse_create,
+    request_hash,
+    reservation_id,
+)
 from bcd.placer.admission.share import NONE, booked, host_share
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.seek import seek
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placements
@@ -142,7 +149,7 @@ class Admission:
         refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)
-        outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
+        outcome = seek(hand, self._placements, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
@@ -228,6 +235,7 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     added = reservations.add_draft(tx, _resolved(tx, pool, draft))
     if added is not None:
         _refuse_binding(pool, draft)
+        check_start(draft.request, added.created_ms)
         return pool, added, None
     row = reservations.get(tx, draft.id)
     assert row is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from bcd.model.ids import PoolId
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import PENDING_RETRY_MS, Hand
+from bcd.placer.lifecycle.seek import seek
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.store import pools, reservations, work
@@ -45,7 +46,7 @@ def retry_pending(
     wake_ms = rest.wake_ms or now_ms + PENDING_RETRY_MS
     batch = reservations.pending_after(tx, hand.held.pool.id, rest.after_seq, _BATCH)
     for row in batch:
-        outcome = placements.place(tx, hand.held, row)
+        outcome = seek(hand, placements, row)
         apply.place(hand, row, outcome)
         if not isinstance(outcome, Placed) and outcome.earliest_ms is not None:
             wake_ms = min(wake_ms, outcome.earliest_ms)

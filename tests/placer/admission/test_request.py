@@ -13,9 +13,11 @@ from bcd.model.caller import Caller
 from bcd.model.errors import BcdError, InvalidInput, Unsupported
 from bcd.model.ids import is_reservation_id
 from bcd.model.reservation import Resources
+from bcd.model.units import MAX_DURATION_MS
 from bcd.placer.admission.request import (
     MAX_WAIT_MS,
     Create,
+    check_start,
     parse_create,
     request_hash,
     reservation_id,
@@ -173,10 +175,6 @@ def test_an_unknown_field_is_named_by_its_path(path: str, unknown: dict[str, Any
 
 
 UNSUPPORTED = {
-    "start": document(start=1_900_000_000_000),
-    "gang": document(gang={"size": 2}),
-    "spot": document(spot=True),
-    "leaseSeconds": document(leaseSeconds=60),
     "node": document(node={"profileId": "p"}),
     "devices[0].class": device(**{"class": "gpu.slot"}),
 }
@@ -209,6 +207,34 @@ def test_resources_are_taken_as_they_are_asked_for() -> None:
     assert parse_create(document(resources=asked)).request.resources == Resources(
         vcpu=4096, memory_gib=65_536, hugepages_1gi=1
     )
+
+
+def test_a_start_a_lease_and_spot_are_part_of_the_request_and_of_its_hash() -> None:
+    asked = parse_create(document(start=1_900_000_000_000, spot=True, leaseSeconds=60)).request
+    assert (asked.start, asked.spot, asked.lease_seconds) == (1_900_000_000_000, True, 60)
+    assert request_hash(asked) != request_hash(parse_create(document()).request)
+
+
+@pytest.mark.parametrize(
+    ("start", "now", "rule"),
+    [
+        (1_000_000, 1_000_000 + 300_000, None),
+        (1_000_000, 1_000_000 + 300_001, "is in the past"),
+        (MAX_DURATION_MS, 0, None),
+        (MAX_DURATION_MS + 1, 0, "at most ten years ahead"),
+        (None, 0, None),
+    ],
+)
+def test_a_start_is_neither_long_past_nor_out_of_reach(
+    start: int | None, now: int, rule: str | None
+) -> None:
+    asked = parse_create(document(start=start) if start else document()).request
+    if rule is None:
+        check_start(asked, now)
+    else:
+        with pytest.raises(InvalidInput, match=rule) as refused:
+            check_start(asked, now)
+        assert refused.value.field == "start"
 
 
 def test_a_wait_is_capped_at_thirty_seconds() -> None:

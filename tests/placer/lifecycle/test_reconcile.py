@@ -307,7 +307,7 @@ MATRIX = {
 
 
 def calls(world: World) -> ReservationCalls:
-    return ReservationCalls(world.database, world.admission, world.policy, world.signer)
+    return world.calls
 
 
 @pytest.mark.parametrize(("make", "after", "_"), MATRIX.values(), ids=MATRIX.keys())
