@@ -11,7 +11,7 @@ from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.placement.booking import AvailableUntil, Extended, Placed
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import allocations, hosts, nodes, pools, reservations
+from bcd.store import allocations, hosts, nodes, pools, quotas, reservations
 from bcd.store.allocations import Allocation
 from bcd.store.database import Transaction
 from bcd.store.hosts import HostCapacity
@@ -43,7 +43,7 @@ class Wish:
 
 
 async def reserve(world: World, wish: Wish) -> tuple[ReservationId, Placed | Unschedulable]:
-    """Write a draft, place it, and take in what came of it."""
+    """Write a draft, charge its devices as GPUs, place it, and take in what came of it."""
 
     def work(tx: Transaction) -> tuple[ReservationId, Placed | Unschedulable]:
         held = pools.lock(tx, world.pool_id)
@@ -64,6 +64,8 @@ async def reserve(world: World, wish: Wish) -> tuple[ReservationId, Placed | Uns
             ),
         )
         assert row is not None
+        devices = sum(ask.count for ask in wish.devices) * wish.gang
+        assert quotas.charge(tx, row.id, TENANT, {"gpu": devices}) is None
         outcome = world.placements.place(tx, held, row)
         apply.place(Hand(tx, held, world.signer), row, outcome)
         return row.id, outcome

@@ -164,6 +164,7 @@ async def test_random_reservations_never_overbook_a_host(
 ) -> None:
     """Gangs, future starts and releases; a second placer sees what the first one does."""
     clock.advance(0)
+    await world.grant("gpu", 100_000)
     chance = random.Random(seed)
     for name in "abc":
         await add_host(world, name, vcpu=chance.choice([6, 8, 12]))
