@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.policy import CedarPolicy
+from bcd.placer.api.confirmations import ConfirmationCalls, ConfirmationsServicer
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
 from bcd.placer.api.nodes import NodeCalls, NodesServicer
@@ -33,14 +34,21 @@ from bcd.signing.keyfile import Credentials
 from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
-from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
+from bcd.wire.compute.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    confirmations_pb2,
+    confirmations_pb2_grpc,
+    reservations_pb2,
+    reservations_pb2_grpc,
+)
 from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, admin_pb2)
+    for module in (reservations_pb2, confirmations_pb2, admin_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -127,10 +135,14 @@ class Placer:
     ) -> None:
         database, secrets = self._database, self._secrets
         edge = Edge(secrets.issuer)
-        admission = Admission(database, self._policy, placements, signer)
+        lifetime_ms = self._settings.confirmation.lifetime_ms
+        admission = Admission(database, self._policy, placements, signer, lifetime_ms)
         reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
             ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
             server,
+        )
+        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
+            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
         )
         pool_calls = PoolCalls(database)
         admin_pb2_grpc.add_PoolsServiceServicer_to_server(PoolsServicer(edge, pool_calls), server)

@@ -6,6 +6,7 @@ import click
 
 from bcd import __version__
 from bcd.cli.better_compute.cancel import cancel
+from bcd.cli.better_compute.confirm import confirm
 from bcd.cli.better_compute.dev import dev
 from bcd.cli.better_compute.get import get
 from bcd.cli.better_compute.list import list_
@@ -26,5 +27,5 @@ def main() -> None:
     """Reserve GPUs, and look after what you reserved."""
 
 
-for _verb in (reserve, get, list_, release, cancel, nodes, pools, quota, token, dev):
+for _verb in (reserve, get, list_, release, cancel, confirm, nodes, pools, quota, token, dev):
     main.add_command(_verb)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from bcd.model.confirmation import ConfirmationState
 from bcd.model.reservation import TERMINAL, Condition, ConditionType, State
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.lifecycle.transitions import (
@@ -21,7 +22,16 @@ from bcd.placer.lifecycle.transitions import (
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placed
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import allocations, bookings, events, pools, quotas, reservations, work
+from bcd.store import (
+    allocations,
+    bookings,
+    confirmations,
+    events,
+    pools,
+    quotas,
+    reservations,
+    work,
+)
 from bcd.store.allocations import ON_NODE, AllocationState
 from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
@@ -30,6 +40,14 @@ from bcd.store.reservations import StoredReservation
 PENDING_RETRY_MS = 30_000
 # A node may have handed the devices over before its report has been judged.
 _MAY_HAVE_RUN = frozenset({State.BINDING, State.ACTIVE})
+# A confirmation ends with the wait for it: whatever the reservation becomes, it counts once.
+_CONFIRMATION_AFTER = {
+    State.PLACED: ConfirmationState.USED,
+    State.PENDING: ConfirmationState.USED,
+    State.EXPIRED: ConfirmationState.EXPIRED,
+    State.CANCELLED: ConfirmationState.WITHDRAWN,
+    State.DENIED: ConfirmationState.WITHDRAWN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +71,9 @@ def move(
     ``extra`` goes into the event's data, ``changes`` are further columns of the row.
     """
     step = move_of(row.state, trigger)
+    if row.state is State.AWAITING_CONFIRMATION:
+        changes = {"conditions": (), "bind_deadline_ms": None, **changes}
+        confirmations.set_state(hand.tx, row.id, _CONFIRMATION_AFTER[step.to])
     if step.to in TERMINAL:
         quotas.refund(hand.tx, row.id)
     after = reservations.save(hand.tx, row, state=step.to, operation=step.operation, **changes)

@@ -20,6 +20,8 @@ class Trigger(StrEnum):
     """Why a reservation moves."""
 
     DENIED = "denied"
+    NEEDS_CONFIRMATION = "needs-confirmation"
+    NOT_CONFIRMED = "not-confirmed"
     PLACED = "placed"
     NO_FIT = "no-fit"
     STARTED = "started"
@@ -43,6 +45,7 @@ class Move:
     reason: str = ""
 
 
+_RUNNING = OperationState.RUNNING
 _OK = OperationState.SUCCEEDED
 _NOT_OK = OperationState.FAILED
 
@@ -50,6 +53,14 @@ MOVES: Mapping[tuple[State, Trigger], Move] = {
     (State.DRAFT, Trigger.DENIED): Move(State.DENIED, "", _NOT_OK),
     (State.DRAFT, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.DRAFT, Trigger.NO_FIT): Move(State.PENDING, "pending", _OK),
+    (State.DRAFT, Trigger.NEEDS_CONFIRMATION): Move(
+        State.AWAITING_CONFIRMATION, "awaiting-confirmation", _RUNNING
+    ),
+    (State.AWAITING_CONFIRMATION, Trigger.DENIED): Move(State.DENIED, "", _NOT_OK),
+    (State.AWAITING_CONFIRMATION, Trigger.NOT_CONFIRMED): Move(State.EXPIRED, "expired", _NOT_OK),
+    (State.AWAITING_CONFIRMATION, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
+    (State.AWAITING_CONFIRMATION, Trigger.NO_FIT): Move(State.PENDING, "pending", _OK),
+    (State.AWAITING_CONFIRMATION, Trigger.RELEASED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PENDING, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.PENDING, Trigger.NO_FIT): Move(State.PENDING, "", _OK),
     (State.PENDING, Trigger.RELEASED): Move(State.CANCELLED, "cancelled", _OK),
@@ -82,8 +93,11 @@ def next_wake_ms(
 ) -> int | None:
     """When a reservation must be looked at again, None for never.
 
-    A pending one waits for its pool's own moment.
+    A pending one waits for its pool's own moment. ``bind_deadline_ms`` of one that awaits a
+    confirmation is the confirmation's.
     """
+    if state is State.AWAITING_CONFIRMATION:
+        return bind_deadline_ms
     if state in TERMINAL or during is None:
         return None
     match state:

@@ -15,7 +15,11 @@ from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings
 from bcd.store import events, reservations
 from bcd.store.database import Database
-from bcd.wire.compute.v1 import admin_pb2_grpc, reservations_pb2_grpc
+from bcd.wire.compute.v1 import (
+    admin_pb2_grpc,
+    confirmations_pb2_grpc,
+    reservations_pb2_grpc,
+)
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.status import RemoteError, decode_error
 from tests.clock import DatabaseClock
@@ -35,6 +39,7 @@ class Client:
     def __post_init__(self) -> None:
         self.metadata = (("authorization", f"Bearer {self.token}"),)
         self.reservations = reservations_pb2_grpc.ReservationsServiceStub(self.channel)
+        self.confirmations = confirmations_pb2_grpc.ConfirmationsServiceStub(self.channel)
         self.pools = admin_pb2_grpc.PoolsServiceStub(self.channel)
         self.nodes = admin_pb2_grpc.NodesServiceStub(self.channel)
         self.quotas = admin_pb2_grpc.QuotasServiceStub(self.channel)

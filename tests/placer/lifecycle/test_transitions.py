@@ -57,7 +57,11 @@ def test_events_are_those_of_the_catalogue() -> None:
 
 def test_only_a_refusal_and_a_repeated_no_fit_are_silent() -> None:
     silent = {pair for pair, move in MOVES.items() if not move.event}
-    assert silent == {(State.DRAFT, Trigger.DENIED), (State.PENDING, Trigger.NO_FIT)}
+    assert silent == {
+        (State.DRAFT, Trigger.DENIED),
+        (State.AWAITING_CONFIRMATION, Trigger.DENIED),
+        (State.PENDING, Trigger.NO_FIT),
+    }
 
 
 def test_every_release_has_a_reason() -> None:
@@ -68,7 +72,10 @@ def test_every_release_has_a_reason() -> None:
 
 def test_the_operation_is_over_once_something_was_decided() -> None:
     for move in MOVES.values():
-        failed = move.to in (State.DENIED, State.FAILED)
+        if move.to is State.AWAITING_CONFIRMATION:
+            assert move.operation is OperationState.RUNNING
+            continue
+        failed = move.to in (State.DENIED, State.FAILED, State.EXPIRED)
         assert move.operation is (OperationState.FAILED if failed else OperationState.SUCCEEDED)
 
 
@@ -80,13 +87,15 @@ def test_what_has_started_cannot_be_cancelled_but_released() -> None:
         can_cancel = (state, Trigger.CANCELLED) in MOVES
         assert can_cancel == (state in (State.PENDING, State.PLACED))
         can_release = (state, Trigger.RELEASED) in MOVES
-        assert can_release == (state in STARTED | {State.PENDING, State.PLACED})
+        waits = {State.PENDING, State.PLACED, State.AWAITING_CONFIRMATION}
+        assert can_release == (state in STARTED | waits)
 
 
 def test_only_a_bind_fails_and_only_an_unbound_one_is_placed_again() -> None:
     assert {s for s, t in MOVES if t is Trigger.GAVE_UP} == {State.BINDING}
     assert {s for s, t in MOVES if t is Trigger.PLACED} == {
         State.DRAFT,
+        State.AWAITING_CONFIRMATION,
         State.PENDING,
         State.BINDING,
     }
@@ -114,6 +123,10 @@ def test_the_next_moment_of_each_state(
 ) -> None:
     deadline_ms = None if deadline is None else deadline * MINUTE_MS
     assert next_wake_ms(state, DURING, deadline_ms, now * MINUTE_MS) == wake * MINUTE_MS
+
+
+def test_what_awaits_a_confirmation_is_looked_at_at_its_deadline() -> None:
+    assert next_wake_ms(State.AWAITING_CONFIRMATION, None, 7, 0) == 7
 
 
 def test_what_waits_or_has_ended_has_no_moment_of_its_own() -> None:
