@@ -24,11 +24,12 @@ _SELECT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a person is to be asked; ``reason`` says why, ``expires_ms`` until when."""
+    """What a person is to be asked from ``asked_ms`` to ``expires_ms``; ``reason`` says why."""
 
     action: str
     actor: str
     reason: str
+    asked_ms: int
     expires_ms: int
 
 
@@ -56,7 +57,7 @@ def ask(tx: Transaction, row: StoredReservation, question: Question) -> Confirma
     tx.run(
         "INSERT INTO confirmations (id, reservation_id, request_hash, action, owner, actor, reason,"
         " state, created_ms, expires_ms) VALUES (:id, :reservation_id, :request_hash, :action,"
-        " :owner, :actor, :reason, 'waiting', compute_now(), :expires_ms)",
+        " :owner, :actor, :reason, 'waiting', :asked_ms, :expires_ms)",
         id=tx.new_id("conf"),
         reservation_id=row.id,
         request_hash=row.request_hash,
@@ -64,6 +65,7 @@ def ask(tx: Transaction, row: StoredReservation, question: Question) -> Confirma
         owner=row.owner,
         actor=question.actor,
         reason=question.reason,
+        asked_ms=question.asked_ms,
         expires_ms=question.expires_ms,
     )
     asked = of_reservation(tx, row.id)

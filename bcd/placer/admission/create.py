@@ -176,6 +176,7 @@ class Admission:
                 action=Action.CREATE,
                 actor=actor,
                 reason=replace(denied, confirmable=False).sentence,
+                asked_ms=hand.held.now_ms,
                 expires_ms=hand.held.now_ms + self._confirmation_lifetime_ms,
             )
             asked = confirming.require(hand, row, question)

@@ -200,10 +200,12 @@ async def test_the_placer_itself_ends_one_that_nobody_answers(
 ) -> None:
     """Its work queue wakes it at the deadline."""
     reservation_id = (await held_back(agent)).details["reservationId"]
+    changed = asyncio.Event()
+    stop = site.world.database.wakes.listen("reservation", lambda _key: changed.set())
     clock.advance(LIFETIME_MS)
     async with asyncio.timeout(20):
-        while await site.stored(reservation_id) != "expired":
-            await asyncio.sleep(0.01)
+        await changed.wait()
+    stop()
     assert await site.told(reservation_id) == [
         "reservation.awaiting-confirmation",
         "reservation.expired",
