@@ -1,11 +1,16 @@
 """The person's service: his confirmations, decided with his own token, unknown to others."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from bcd.cli.better_compute import main
 from bcd.model.errors import Reason
 from bcd.placer.pki.state import load_state
 from bcd.placer.server import Placer
@@ -211,3 +216,75 @@ async def test_the_placer_itself_ends_one_that_nobody_answers(
         "reservation.expired",
     ]
     assert (await agent.create(count=4)).state == "expired"
+
+
+# The command
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs better-compute with somebody's token."""
+
+    config: Path
+
+    async def run(self, *arguments: str) -> Result:
+        command = [*arguments, "--config", str(self.config)]
+        return await asyncio.to_thread(CliRunner().invoke, main, command)
+
+
+def shell(site: Site, folder: Path, state: Path, name: str, **grant: Any) -> Shell:
+    (folder / f"{name}.token").write_text(site.token("alice", **grant))
+    values = {
+        "api": f"localhost:{site.placer.port}",
+        "ca_file": str(state / "ca.pem"),
+        "token_file": str(folder / f"{name}.token"),
+        "tenant": TENANT,
+    }
+    config = folder / f"{name}.toml"
+    config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+    return Shell(config)
+
+
+async def test_the_commands_of_an_agent_and_its_person_say_what_to_type_next(
+    site: Site, tmp_path: Path, state: Path
+) -> None:
+    agent = shell(site, tmp_path, state, "agent", actor="agent-7")
+    person = shell(site, tmp_path, state, "person")
+    reserve = ("reserve", "--gpus", "4", "--for", "1h", "--wait", "0", "--key", "k")
+    held = await agent.run(*reserve)
+    assert held.exit_code == 3
+    assert "alice must confirm what agent-7 asks for" in held.stderr
+    assert "--key k" in held.stderr
+    told = held.stderr.partition("better-compute confirm approve ")[2].partition(",")[0]
+    as_json = await agent.run(*reserve, "-o", "json")
+    assert as_json.exit_code == 3
+    assert json.loads(as_json.stdout)["confirmationId"] == told
+    listed = await person.run("confirm", "list")
+    for words in (told, "waiting", "agent-7", "4 gpu", "1h", "confirm:large"):
+        assert words in listed.stdout
+    assert told not in (await agent.run("confirm", "list")).stdout
+    refused = await agent.run("confirm", "approve", told)
+    assert (refused.exit_code, "there is no confirmation" in refused.stderr) == (1, True)
+    approved = await person.run("confirm", "approve", told)
+    assert (approved.exit_code, approved.stdout) == (0, f"{told}  approved\n")
+    assert "agent-7 must ask again before" in approved.stderr
+    assert (await agent.run(*reserve)).exit_code == 0
+    late = await person.run("confirm", "reject", told)
+    assert (late.exit_code, "is used" in late.stderr) == (1, True)
+    assert told not in (await person.run("confirm", "list")).stdout
+    (shown,) = json.loads((await person.run("confirm", "list", "--all", "-o", "json")).stdout)
+    assert (shown["id"], shown["state"]) == (told, "used")
+
+
+async def test_a_rejected_request_exits_as_a_refusal(
+    site: Site, tmp_path: Path, state: Path
+) -> None:
+    agent = shell(site, tmp_path, state, "agent", actor="agent-7")
+    person = shell(site, tmp_path, state, "person")
+    reserve = ("reserve", "--gpus", "4", "--for", "1h", "--wait", "0", "--key", "k")
+    await agent.run(*reserve)
+    (waiting,) = json.loads((await person.run("confirm", "list", "-o", "json")).stdout)
+    rejected = await person.run("confirm", "reject", waiting["id"])
+    assert (rejected.exit_code, rejected.stdout) == (0, f"{waiting['id']}  rejected\n")
+    refused = await agent.run(*reserve)
+    assert (refused.exit_code, "alice rejected it" in refused.stderr) == (1, True)
