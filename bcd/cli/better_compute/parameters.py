@@ -1,10 +1,12 @@
-"""Parameters that several verbs take: durations with a unit, pools and nodes by name."""
+"""Parameters that several verbs take: durations, moments with a zone, pools and nodes by name."""
 
+import time
 from typing import Any
 
 import click
 
 from bcd.cli.better_compute.connection import Connection
+from bcd.cli.better_compute.moments import parse_moment_ms
 from bcd.model.errors import BadConfiguration, InvalidInput
 from bcd.model.ids import is_type_id
 from bcd.model.units import parse_duration_ms
@@ -33,6 +35,28 @@ class Duration(click.ParamType[int]):
             return parse_duration_ms(text)
         except InvalidInput as error:
             self.fail(error.rule.replace(" or milliseconds", ""), param, ctx)
+
+
+class Moment(click.ParamType[int]):
+    """A moment in epoch milliseconds; with ``ahead`` also ``+12h``, counted from now."""
+
+    name = "moment"
+
+    def __init__(self, *, ahead: bool = False) -> None:
+        self._ahead = ahead
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a local time with a zone's name, or RFC 3339 with an offset."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        if self._ahead and text.startswith("+"):
+            ahead_ms = Duration().convert(text.removeprefix("+"), param, ctx)
+            return time.time_ns() // 1_000_000 + ahead_ms
+        try:
+            return parse_moment_ms(text)
+        except InvalidInput as error:
+            self.fail(error.rule, param, ctx)
 
 
 def pool_id(connection: Connection, tenant: str, given: str | None) -> str:
