@@ -1,5 +1,7 @@
 """One create: draft, decision, charge, placement; two transactions around the decision.
 
+A pool with a queued placer takes the request in and leaves the placement to its queue.
+
 The draft's version ties them together: what was decided on is what is placed, or it is decided
 again. Nobody holds a lock while the policy runs. A draft that awaits a person's confirmation is
 decided again at each try, with that person's word as it is on record.
@@ -22,6 +24,7 @@ from bcd.model.errors import (
     Unavailable,
 )
 from bcd.model.ids import ReservationId
+from bcd.model.pool import PlacerKind
 from bcd.model.reservation import Reservation, Resources, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.confirmation import (
@@ -157,6 +160,8 @@ class Admission:
         refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request))
         if refused is not None:
             raise _over_quota(refused)
+        if hand.held.pool.policy.placer is PlacerKind.QUEUED and not rehearse:
+            return Answered(reservations.view(tx, apply.enqueue(hand, row)))
         outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))

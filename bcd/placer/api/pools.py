@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bcd.model.caller import Caller
 from bcd.model.device import DeviceClass
-from bcd.model.errors import AccessDenied, InvalidInput, Unsupported
+from bcd.model.errors import AccessDenied, InvalidInput
 from bcd.model.pool import MAX_TURNAROUND_MS, PlacerKind, PoolPolicy
 from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge, require_admin
@@ -77,13 +77,12 @@ class PoolCalls:
 
 
 def _policy(policy: pb.PoolPolicy) -> PoolPolicy:
-    if policy.placer not in ("", PlacerKind.INLINE):
-        if policy.placer == PlacerKind.QUEUED:
-            raise Unsupported("policy.placer queued is not supported yet", field="policy.placer")
-        raise InvalidInput("policy.placer", "must be inline")
+    if policy.placer not in ("", *PlacerKind):
+        raise InvalidInput("policy.placer", f"must be one of {', '.join(PlacerKind)}")
     if not 0 <= policy.turnaround_ms <= MAX_TURNAROUND_MS:
         raise InvalidInput("policy.turnaroundMs", f"must be 0 to {MAX_TURNAROUND_MS}")
-    return PoolPolicy(turnaround_ms=policy.turnaround_ms)
+    placer = PlacerKind(policy.placer or PlacerKind.INLINE)
+    return PoolPolicy(turnaround_ms=policy.turnaround_ms, placer=placer)
 
 
 def _pools_of(tx: Transaction, tenant_id: str) -> list[tuple[Pool, pools.Usage]]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bcd.model.confirmation import ConfirmationState
-from bcd.model.reservation import TERMINAL, Condition, ConditionType, State
+from bcd.model.reservation import TERMINAL, Condition, ConditionType, OperationState, State
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.lifecycle.transitions import (
     BIND_TIMEOUT_MS,
@@ -86,6 +86,18 @@ def move(
     return after
 
 
+def enqueue(hand: Hand, row: StoredReservation) -> StoredReservation:
+    """Leave an admitted request to the pool's placer, which goes through its queue at once."""
+    condition = Condition(
+        type=ConditionType.QUEUED.value,
+        status="True",
+        reason="WaitsForPlacer",
+        message="the pool places requests in batches, oldest first; wait, or look again",
+        last_transition_time=hand.held.now_ms,
+    )
+    return move(hand, row, Trigger.QUEUED, conditions=(condition,))
+
+
 def place(
     hand: Hand, row: StoredReservation, outcome: Placed | Unschedulable, **changes: Any
 ) -> StoredReservation:
@@ -109,10 +121,11 @@ def place(
     condition = _unschedulable(row, outcome, hand.held.now_ms)
     if row.state is State.PENDING and row.conditions == (condition,):
         return row
+    queued = row.state is State.PENDING and row.operation is OperationState.RUNNING
     return move(
         hand,
         row,
-        Trigger.NO_FIT,
+        Trigger.QUEUED_NO_FIT if queued else Trigger.NO_FIT,
         during=None,
         conditions=(condition,),
         bind_deadline_ms=None,
@@ -179,7 +192,9 @@ def _schedule(hand: Hand, row: StoredReservation) -> None:
         soon = wake_ms < hand.held.now_ms + work.TICK_MS
         work.schedule(hand.tx, row.id, wake_ms, soon=soon)
     if row.state is State.PENDING:
-        work.poke(hand.tx, row.pool_id, hand.held.now_ms + PENDING_RETRY_MS)
+        queued = row.operation is OperationState.RUNNING
+        rest_ms = 0 if queued else PENDING_RETRY_MS
+        work.bring_forward(hand.tx, row.pool_id, hand.held.now_ms + rest_ms)
 
 
 def _unschedulable(row: StoredReservation, outcome: Unschedulable, now_ms: int) -> Condition:

@@ -22,8 +22,10 @@ class Trigger(StrEnum):
     DENIED = "denied"
     NEEDS_CONFIRMATION = "needs-confirmation"
     NOT_CONFIRMED = "not-confirmed"
+    QUEUED = "queued"
     PLACED = "placed"
     NO_FIT = "no-fit"
+    QUEUED_NO_FIT = "queued-no-fit"
     STARTED = "started"
     BOUND = "bound"
     GAVE_UP = "gave-up"
@@ -53,6 +55,7 @@ MOVES: Mapping[tuple[State, Trigger], Move] = {
     (State.DRAFT, Trigger.DENIED): Move(State.DENIED, "", _NOT_OK),
     (State.DRAFT, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.DRAFT, Trigger.NO_FIT): Move(State.PENDING, "pending", _OK),
+    (State.DRAFT, Trigger.QUEUED): Move(State.PENDING, "queued", _RUNNING),
     (State.DRAFT, Trigger.NEEDS_CONFIRMATION): Move(
         State.AWAITING_CONFIRMATION, "awaiting-confirmation", _RUNNING
     ),
@@ -60,9 +63,11 @@ MOVES: Mapping[tuple[State, Trigger], Move] = {
     (State.AWAITING_CONFIRMATION, Trigger.NOT_CONFIRMED): Move(State.EXPIRED, "expired", _NOT_OK),
     (State.AWAITING_CONFIRMATION, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.AWAITING_CONFIRMATION, Trigger.NO_FIT): Move(State.PENDING, "pending", _OK),
+    (State.AWAITING_CONFIRMATION, Trigger.QUEUED): Move(State.PENDING, "queued", _RUNNING),
     (State.AWAITING_CONFIRMATION, Trigger.RELEASED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PENDING, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.PENDING, Trigger.NO_FIT): Move(State.PENDING, "", _OK),
+    (State.PENDING, Trigger.QUEUED_NO_FIT): Move(State.PENDING, "pending", _OK),
     (State.PENDING, Trigger.RELEASED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PENDING, Trigger.CANCELLED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PLACED, Trigger.STARTED): Move(State.BINDING, "binding", _OK),

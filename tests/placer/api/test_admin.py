@@ -93,7 +93,6 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
             Reason.INVALID_INPUT,
             "policy.turnaroundMs",
         ),
-        ({"policy": pb.PoolPolicy(placer="queued")}, Reason.UNSUPPORTED, "policy.placer"),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
     ],
     ids=str,

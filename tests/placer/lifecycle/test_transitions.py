@@ -72,7 +72,7 @@ def test_every_release_has_a_reason() -> None:
 
 def test_the_operation_is_over_once_something_was_decided() -> None:
     for move in MOVES.values():
-        if move.to is State.AWAITING_CONFIRMATION:
+        if move.event in ("awaiting-confirmation", "queued"):
             assert move.operation is OperationState.RUNNING
             continue
         failed = move.to in (State.DENIED, State.FAILED, State.EXPIRED)

@@ -72,7 +72,7 @@ class PoolPolicy(_message.Message):
     turnaround_ms: _builtins.int
     """A gap kept free after every booking."""
     placer: _builtins.str
-    """"inline" (default)."""
+    """"inline" (default) places within the create; "queued" takes it in, and places in batches."""
     def __init__(
         self,
         *,
