@@ -80,6 +80,16 @@ def _encoded(limits: Limits | None) -> str | None:
     return None if limits is None else msgspec.json.encode(limits).decode()
 
 
+def set_until(tx: Transaction, reservation_id: ReservationId, until_ms: int) -> None:
+    """Record a later end for every live allocation of a reservation."""
+    tx.run(
+        "UPDATE allocations SET until_ms = :until_ms"
+        " WHERE reservation_id = :id AND state <> 'ended'",
+        id=reservation_id,
+        until_ms=until_ms,
+    )
+
+
 def set_limits(tx: Transaction, allocation_id: AllocationId, limits: Limits | None) -> None:
     """Record what the node is told to hold an allocation to."""
     tx.run(

@@ -166,7 +166,6 @@ def _refuse_unsupported(given: _CreateInput) -> None:
         "binding": given.binding != Binding.HOLD,
         "start": given.start is not None,
         "resources": given.resources is not None,
-        "gang": given.gang is not None,
         "spot": given.spot,
         "leaseSeconds": given.lease_seconds is not None,
         "node": given.node is not None,

@@ -174,7 +174,6 @@ def test_an_unknown_field_is_named_by_its_path(path: str, unknown: dict[str, Any
 UNSUPPORTED = {
     "start": document(start=1_900_000_000_000),
     "resources": document(resources={"vcpu": 8}),
-    "gang": document(gang={"size": 2}),
     "spot": document(spot=True),
     "leaseSeconds": document(leaseSeconds=60),
     "node": document(node={"profileId": "p"}),
