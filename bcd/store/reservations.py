@@ -27,6 +27,7 @@ _REQUEST = msgspec.json.Decoder(Request)
 _RESOURCES = msgspec.json.Decoder(Resources)
 _BINDING = msgspec.json.Decoder(HoldBinding)
 _ENCODER = msgspec.json.Encoder(order="sorted")
+_MAX_AHEAD = 1000
 _UNBOUND = frozenset({State.DRAFT, State.PENDING, State.PLACED})
 
 
@@ -208,11 +209,33 @@ def view(tx: Transaction, row: StoredReservation) -> Reservation:
         during=row.during,
         owner=row.owner,
         idempotency_key=row.idempotency_key,
-        conditions=row.conditions,
+        conditions=_placed_in_queue(tx, row) if row.state is State.PENDING else row.conditions,
         bindings=() if row.state in _UNBOUND else _bindings(tx, row.id),
         host_share=row.host_share,
         lease_until_ms=None if row.state in TERMINAL else row.lease_until_ms,
         version=row.version,
+    )
+
+
+def _placed_in_queue(tx: Transaction, row: StoredReservation) -> tuple[Condition, ...]:
+    """The conditions of a pending one, with how many of its pool are older (spec 7.6).
+
+    Counted when it is read: written down, every step forward of the queue would change it all.
+    """
+    ahead = len(
+        tx.all(
+            "SELECT seq FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+            " AND seq < :seq LIMIT :limit",
+            pool_id=row.pool_id,
+            seq=row.seq,
+            limit=_MAX_AHEAD + 1,
+        )
+    )
+    number = f"more than {_MAX_AHEAD}" if ahead > _MAX_AHEAD else str(ahead)
+    words = f"{number} ahead of it in the pool's queue" if ahead else "first in the pool's queue"
+    return tuple(
+        msgspec.structs.replace(condition, message=f"{condition.message}; {words}")
+        for condition in row.conditions
     )
 
 
@@ -278,6 +301,16 @@ def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[Reserva
         limit=limit,
     )
     return [row["id"] for row in rows]
+
+
+def any_queued(tx: Transaction, pool_id: PoolId) -> bool:
+    """Whether a pending reservation of the pool was never looked at by its placer."""
+    row = tx.one(
+        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+        " AND operation = 'running' LIMIT 1",
+        pool_id=pool_id,
+    )
+    return row is not None
 
 
 def pending_after(

@@ -26,6 +26,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "atoms": NOTHING,
     "bookings": NOTHING,
     "certificates": NOTHING,
+    "confirmations": NOTHING,
     "control": NOTHING,
     "desired_states": READ,
     "enrolments": {
