@@ -63,6 +63,39 @@ class DeviceAsk(
     profile: str = ""
 
 
+class Resources(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
+    """Host resources of one node, beside its devices: CPUs, GiB, and huge pages of 1 GiB."""
+
+    vcpu: int = 0
+    memory_gib: int = msgspec.field(default=0, name="memoryGiB")
+    hugepages_1gi: int = msgspec.field(default=0, name="hugepages1Gi")
+
+    def __bool__(self) -> bool:
+        """Whether anything is booked."""
+        return bool(self.vcpu or self.memory_gib or self.hugepages_1gi)
+
+    def raised_to(self, floor: "Resources") -> "Resources":
+        """These, each component at least the floor's."""
+        return Resources(
+            vcpu=max(self.vcpu, floor.vcpu),
+            memory_gib=max(self.memory_gib, floor.memory_gib),
+            hugepages_1gi=max(self.hugepages_1gi, floor.hugepages_1gi),
+        )
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """``size`` distinct nodes, each with the request's devices and resources."""
+
+    size: int
+
+
 class Request(
     msgspec.Struct,
     frozen=True,
@@ -79,13 +112,23 @@ class Request(
     pool_id: PoolId
     devices: tuple[DeviceAsk, ...]
     duration: str
+    start: int | None = None
     binding: Binding = Binding.HOLD
+    resources: Resources | None = None
+    gang: Gang | None = None
+    spot: bool = False
+    lease_seconds: int | None = None
     labels: dict[str, str] = {}
 
     @property
     def duration_ms(self) -> int:
         """The window's length."""
         return parse_duration_ms(self.duration)
+
+    @property
+    def gang_size(self) -> int:
+        """How many distinct nodes it takes."""
+        return 1 if self.gang is None else self.gang.size
 
 
 class ConditionType(StrEnum):
@@ -121,13 +164,6 @@ class HoldBinding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     attested: bool = True
 
 
-class HostShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The host resources that ride on the devices without a charge, per node."""
-
-    vcpu: int = 0
-    memory_gib: int = msgspec.field(default=0, name="memoryGiB")
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """Epoch milliseconds, half-open."""
@@ -138,7 +174,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """One reservation as read from the store; ``version`` grows with every committed change."""
+    """One reservation as read from the store; ``version`` grows with every committed change.
+
+    ``host_share`` are the host resources per node that ride on the devices without a charge.
+    """
 
     id: ReservationId
     tenant_id: str
@@ -151,5 +190,5 @@ class Reservation:
     idempotency_key: str
     conditions: tuple[Condition, ...]
     bindings: tuple[HoldBinding, ...]
-    host_share: HostShare
+    host_share: Resources
     version: int

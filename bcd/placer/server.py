@@ -14,8 +14,11 @@ from bcd.placer.admission.policy import CedarPolicy
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
 from bcd.placer.api.events import EventCalls, EventsServicer
+from bcd.placer.api.maintenance import MaintenanceCalls, MaintenanceServicer
 from bcd.placer.api.nodes import NodeCalls, NodesServicer
-from bcd.placer.api.pools import PoolCalls, PoolsServicer, QuotasServicer
+from bcd.placer.api.offers import OfferCalls, OffersServicer
+from bcd.placer.api.pools import PoolCalls, PoolsServicer
+from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
 from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
 from bcd.placer.api.webhooks import WebhookCalls, WebhooksServicer
 from bcd.placer.capacity.inventory import InventoryKeeper
@@ -41,6 +44,10 @@ from bcd.wire.compute.v1 import (
     admin_pb2_grpc,
     events_pb2,
     events_pb2_grpc,
+    maintenance_pb2,
+    maintenance_pb2_grpc,
+    offers_pb2,
+    offers_pb2_grpc,
     reservations_pb2,
     reservations_pb2_grpc,
 )
@@ -50,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, events_pb2, admin_pb2)
+    for module in (reservations_pb2, events_pb2, admin_pb2, offers_pb2, maintenance_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -144,6 +151,18 @@ class Placer:
             ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
             server,
         )
+        admin_pb2_grpc.add_PoolsServiceServicer_to_server(
+            PoolsServicer(edge, PoolCalls(database, signer)), server
+        )
+        offers_pb2_grpc.add_OffersServiceServicer_to_server(
+            OffersServicer(edge, OfferCalls(database)), server
+        )
+        admin_pb2_grpc.add_QuotasServiceServicer_to_server(
+            QuotasServicer(edge, QuotaCalls(database)), server
+        )
+        maintenance_pb2_grpc.add_MaintenanceServiceServicer_to_server(
+            MaintenanceServicer(edge, MaintenanceCalls(database, signer)), server
+        )
         outgoing = self._outgoing
         events_pb2_grpc.add_EventsServiceServicer_to_server(
             EventsServicer(edge, EventCalls(outgoing.feed)), server
@@ -151,9 +170,6 @@ class Placer:
         events_pb2_grpc.add_WebhooksServiceServicer_to_server(
             WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
         )
-        pool_calls = PoolCalls(database)
-        admin_pb2_grpc.add_PoolsServiceServicer_to_server(PoolsServicer(edge, pool_calls), server)
-        admin_pb2_grpc.add_QuotasServiceServicer_to_server(QuotasServicer(edge, pool_calls), server)
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server
         )

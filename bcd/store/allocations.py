@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bcd.model.assignment import AssignedDevice
+from bcd.model.assignment import AssignedDevice, Limits
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, NodeId, ReservationId
 from bcd.model.reservation import HoldBinding
@@ -28,7 +28,10 @@ ON_NODE = frozenset({AllocationState.ASSIGNED, AllocationState.BOUND, Allocation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """An allocation on record; devices in booked order."""
+    """An allocation on record; devices in booked order.
+
+    ``limits`` are what the node is told to hold it to, None without host resources.
+    """
 
     id: AllocationId
     reservation_id: ReservationId
@@ -36,9 +39,11 @@ class Allocation:
     state: AllocationState
     until_ms: int
     devices: tuple[AssignedDevice, ...]
+    limits: Limits | None = None
 
 
-_COLUMNS = "id, reservation_id, node_id, state, until_ms, devices"
+_COLUMNS = "id, reservation_id, node_id, state, until_ms, devices, limits"
+_LIMITS = msgspec.json.Decoder(Limits)
 
 
 def _allocation(row: Row) -> Allocation:
@@ -50,6 +55,7 @@ def _allocation(row: Row) -> Allocation:
         state=AllocationState(row["state"]),
         until_ms=row["until_ms"],
         devices=tuple(AssignedDevice(uuid, DeviceClass(name)) for uuid, name in devices),
+        limits=None if row["limits"] is None else _LIMITS.decode(row["limits"]),
     )
 
 
@@ -58,14 +64,28 @@ def add(tx: Transaction, allocation: Allocation) -> None:
     devices = [(device.id, device.device_class.value) for device in allocation.devices]
     tx.run(
         "INSERT INTO allocations (id, reservation_id, node_id, state, until_ms, devices,"
-        " created_ms) VALUES (:id, :reservation_id, :node_id, :state, :until_ms, :devices,"
-        " compute_now())",
+        " limits, created_ms) VALUES (:id, :reservation_id, :node_id, :state, :until_ms, :devices,"
+        " :limits, compute_now())",
         id=allocation.id,
         reservation_id=allocation.reservation_id,
         node_id=allocation.node_id,
         state=allocation.state.value,
         until_ms=allocation.until_ms,
         devices=msgspec.json.encode(devices).decode(),
+        limits=_encoded(allocation.limits),
+    )
+
+
+def _encoded(limits: Limits | None) -> str | None:
+    return None if limits is None else msgspec.json.encode(limits).decode()
+
+
+def set_limits(tx: Transaction, allocation_id: AllocationId, limits: Limits | None) -> None:
+    """Record what the node is told to hold an allocation to."""
+    tx.run(
+        "UPDATE allocations SET limits = :limits WHERE id = :id",
+        id=allocation_id,
+        limits=_encoded(limits),
     )
 
 

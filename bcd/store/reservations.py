@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -11,10 +12,10 @@ from bcd.model.ids import PoolId, ReservationId
 from bcd.model.reservation import (
     Condition,
     HoldBinding,
-    HostShare,
     OperationState,
     Request,
     Reservation,
+    Resources,
     State,
     Window,
 )
@@ -22,15 +23,27 @@ from bcd.store.database import Row, Transaction
 
 _CONDITIONS = msgspec.json.Decoder(tuple[Condition, ...])
 _REQUEST = msgspec.json.Decoder(Request)
-_SHARE = msgspec.json.Decoder(HostShare)
+_RESOURCES = msgspec.json.Decoder(Resources)
 _BINDING = msgspec.json.Decoder(HoldBinding)
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _UNBOUND = frozenset({State.DRAFT, State.PENDING, State.PLACED})
 
 
+class Kind(StrEnum):
+    """Whether a row is somebody's reservation or a node's maintenance window."""
+
+    RESERVATION = "reservation"
+    MAINTENANCE = "maintenance"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReservation:
-    """A row as read. ``attempts`` counts the placements that failed to bind."""
+    """A row as read. ``attempts`` counts the placements that failed to bind.
+
+    ``resources`` are the host resources that each of its nodes gives, ``host_share`` the part of
+    them without a charge. ``lease_until_ms`` is set from the first placement on where the request
+    has a lease.
+    """
 
     seq: int
     id: ReservationId
@@ -41,15 +54,18 @@ class StoredReservation:
     idempotency_key: str
     request_hash: str
     request: Request
-    host_share: HostShare
+    host_share: Resources
+    resources: Resources
     state: State
     operation: OperationState
     conditions: tuple[Condition, ...]
     during: Window | None
     attempts: int
     bind_deadline_ms: int | None
+    lease_until_ms: int | None
     version: int
     created_ms: int
+    kind: Kind = Kind.RESERVATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +80,8 @@ class Draft:
     idempotency_key: str
     request_hash: str
     request: Request
-    host_share: HostShare
+    host_share: Resources
+    resources: Resources
 
 
 def _stored(row: Row) -> StoredReservation:
@@ -79,25 +96,31 @@ def _stored(row: Row) -> StoredReservation:
         idempotency_key=row["idempotency_key"],
         request_hash=row["request_hash"],
         request=_REQUEST.decode(row["request"]),
-        host_share=_SHARE.decode(row["host_share"]),
+        host_share=_RESOURCES.decode(row["host_share"]),
+        resources=_RESOURCES.decode(row["resources"]),
         state=State(row["state"]),
         operation=OperationState(row["operation"]),
         conditions=_CONDITIONS.decode(row["conditions"]),
         during=None if start_ms is None else Window(start_ms, end_ms),
         attempts=row["attempts"],
         bind_deadline_ms=row["bind_deadline_ms"],
+        lease_until_ms=row["lease_until_ms"],
         version=row["version"],
         created_ms=row["created_ms"],
+        kind=Kind(row["kind"]),
     )
 
 
-def add_draft(tx: Transaction, draft: Draft) -> StoredReservation | None:
+def add_draft(
+    tx: Transaction, draft: Draft, kind: Kind = Kind.RESERVATION
+) -> StoredReservation | None:
     """Write a draft; None when its id is there already, whatever became of it."""
     row = tx.one(
         "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
-        " request_hash, request, host_share, state, operation, created_ms)"
+        " request_hash, request, host_share, resources, state, operation, created_ms, kind)"
         " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-        " :request_hash, :request, :host_share, 'draft', 'running', compute_now())"
+        " :request_hash, :request, :host_share, :resources, 'draft', 'running', compute_now(),"
+        " :kind)"
         " ON CONFLICT (id) DO NOTHING RETURNING *",
         id=draft.id,
         tenant_id=draft.tenant_id,
@@ -108,6 +131,8 @@ def add_draft(tx: Transaction, draft: Draft) -> StoredReservation | None:
         request_hash=draft.request_hash,
         request=_ENCODER.encode(draft.request).decode(),
         host_share=_ENCODER.encode(draft.host_share).decode(),
+        resources=_ENCODER.encode(draft.resources).decode(),
+        kind=kind.value,
     )
     return None if row is None else _stored(row)
 
@@ -134,7 +159,8 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
     changed = tx.run(
         "UPDATE reservations SET state = :state, operation = :operation,"
         " conditions = :conditions, start_ms = :start_ms, end_ms = :end_ms, attempts = :attempts,"
-        " bind_deadline_ms = :bind_deadline_ms, version = :version"
+        " bind_deadline_ms = :bind_deadline_ms, lease_until_ms = :lease_until_ms,"
+        " version = :version"
         " WHERE id = :id AND version = :before",
         id=after.id,
         state=after.state.value,
@@ -144,6 +170,7 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         end_ms=None if window is None else window.end_ms,
         attempts=after.attempts,
         bind_deadline_ms=after.bind_deadline_ms,
+        lease_until_ms=after.lease_until_ms,
         version=after.version,
         before=before.version,
     )
@@ -194,7 +221,7 @@ class Filter:
 def page(
     tx: Transaction, wanted: Filter, after: ReservationId | None, limit: int
 ) -> Sequence[StoredReservation]:
-    """Newest first, drafts left out, at most ``limit`` rows older than ``after``.
+    """Newest first, drafts and maintenance left out, at most ``limit`` rows older than ``after``.
 
     Raises InvalidInput when the tenant has no such reservation: an empty page would look like
     the last one.
@@ -203,7 +230,7 @@ def page(
     if after is not None:
         row = tx.one(
             "SELECT seq FROM reservations WHERE id = :id AND tenant_id = :tenant_id"
-            " AND state <> 'draft'",
+            " AND state <> 'draft' AND kind = 'reservation'",
             id=after,
             tenant_id=wanted.tenant_id,
         )
@@ -212,7 +239,7 @@ def page(
         before_seq = row["seq"]
     rows = tx.all(
         "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND state <> 'draft'"
-        " AND seq < :before_seq AND (:owner = '' OR owner = :owner)"
+        " AND kind = 'reservation' AND seq < :before_seq AND (:owner = '' OR owner = :owner)"
         " AND (:state = '' OR state = :state) AND (:pool_id = '' OR pool_id = :pool_id)"
         " ORDER BY seq DESC LIMIT :limit",
         tenant_id=wanted.tenant_id,
@@ -284,3 +311,13 @@ def sweep_drafts(tx: Transaction, before_ms: int) -> int:
         "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
         before_ms=before_ms,
     )
+
+
+def live_in(tx: Transaction, pool_id: PoolId) -> bool:
+    """Whether a pool has reservations past the draft that have not ended."""
+    row = tx.one(
+        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state IN"
+        " ('awaiting-confirmation', 'pending', 'placed', 'binding', 'active') LIMIT 1",
+        pool_id=pool_id,
+    )
+    return row is not None

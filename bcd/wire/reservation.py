@@ -1,6 +1,6 @@
 """Reservation messages: the model's reservation as the API shows it."""
 
-from bcd.model.reservation import Condition, HoldBinding, Request, Reservation
+from bcd.model.reservation import Condition, HoldBinding, Request, Reservation, Resources
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 
 
@@ -21,18 +21,25 @@ def encode_reservation(reservation: Reservation) -> pb.Reservation:
         operation=pb.Operation(id=reservation.id, state=reservation.operation),
         version=reservation.version,
     )
-    message.host_share.SetInParent()
-    share = reservation.host_share
-    if share.vcpu or share.memory_gib:
-        message.host_share.vcpu = share.vcpu
-        message.host_share.memory_gib = share.memory_gib
+    message.host_share.CopyFrom(_resources(reservation.host_share))
+    message.host_share.SetInParent()  # always there, empty included
     if reservation.during is not None:
         message.during.start = reservation.during.start_ms
         message.during.end = reservation.during.end_ms
     return message
 
 
+def _resources(resources: Resources) -> pb.Resources:
+    """Without the components that are zero, as ``{}`` of nothing."""
+    return pb.Resources(
+        vcpu=resources.vcpu or None,
+        memory_gib=resources.memory_gib or None,
+        hugepages_1gi=resources.hugepages_1gi or None,
+    )
+
+
 def _request(request: Request) -> pb.ReservationRequest:
+    resources, gang = request.resources, request.gang
     return pb.ReservationRequest(
         pool_id=request.pool_id,
         devices=[
@@ -46,7 +53,12 @@ def _request(request: Request) -> pb.ReservationRequest:
             for ask in request.devices
         ],
         duration=request.duration,
+        start=request.start,
         binding=request.binding,
+        resources=None if resources is None else _resources(resources),
+        gang=None if gang is None else pb.Gang(size=gang.size),
+        spot=request.spot or None,
+        lease_seconds=request.lease_seconds,
         labels=request.labels,
     )
 

@@ -14,7 +14,7 @@ import pytest
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.ids import AllocationId, PoolId, ReservationId
-from bcd.model.reservation import DeviceAsk, HostShare, Request
+from bcd.model.reservation import DeviceAsk, Request, Resources
 from bcd.store import allocations, atoms, bookings, events, quotas, reservations, work
 from bcd.store.allocations import Allocation, AllocationState
 from bcd.store.bookings import NewBooking
@@ -87,7 +87,8 @@ def bare(tx: Transaction, pool_id: PoolId, node_id: str, own: list[atoms.Atom]) 
         idempotency_key="k",
         request_hash="h",
         request=Request(pool_id=pool_id, devices=(ask,), duration=f"{HOURS_8}ms"),
-        host_share=HostShare(),
+        host_share=Resources(),
+        resources=Resources(),
     )
     reservations.add_draft(tx, draft)
     quotas.charge(tx, reservation_id, TENANT, {"gpu": len(own)})

@@ -379,7 +379,7 @@ class World:
             used = {q.resource: q.used for q in quotas.of_tenant(tx, TENANT)}
             row = tx.one(
                 "SELECT coalesce(sum(amount), 0) AS charged FROM quota_charges"
-                " WHERE tenant_id = :tenant AND resource = :resource",
+                " WHERE tenant_id = :tenant AND resource = :resource AND in_quota = 1",
                 tenant=TENANT,
                 resource=resource,
             )

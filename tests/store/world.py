@@ -7,7 +7,7 @@ from bcd.model.assignment import AssignedDevice
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, NodeId, PoolId, ReservationId, type_id
 from bcd.model.pool import PoolPolicy
-from bcd.model.reservation import DeviceAsk, HostShare, Request
+from bcd.model.reservation import DeviceAsk, Request, Resources
 from bcd.store import allocations, atoms, bookings, nodes, pools, reservations
 from bcd.store.allocations import Allocation, AllocationState
 from bcd.store.atoms import Atom, AtomFacts
@@ -87,7 +87,8 @@ def draft_of(pool_id: PoolId, key: str = "", owner: str = "iss|ann") -> Draft:
             devices=(DeviceAsk(device_class=DeviceClass.GPU, count=1),),
             duration="3600000ms",
         ),
-        host_share=HostShare(),
+        host_share=Resources(),
+        resources=Resources(),
     )
 
 

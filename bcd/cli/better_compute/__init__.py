@@ -6,10 +6,13 @@ import click
 
 from bcd import __version__
 from bcd.cli.better_compute.cancel import cancel
+from bcd.cli.better_compute.certificates import certificates
 from bcd.cli.better_compute.dev import dev
 from bcd.cli.better_compute.get import get
 from bcd.cli.better_compute.list import list_
+from bcd.cli.better_compute.maintenance import maintenance
 from bcd.cli.better_compute.nodes import nodes
+from bcd.cli.better_compute.offers import offers
 from bcd.cli.better_compute.pools import pools
 from bcd.cli.better_compute.quota import quota
 from bcd.cli.better_compute.release import release
@@ -32,4 +35,6 @@ for _verb in (
     *(reserve, get, list_, watch, events, release, cancel),
     *(nodes, pools, quota, token, webhook, dev),
 ):
+    main.add_command(_verb)
+for _verb in (offers, maintenance, certificates):
     main.add_command(_verb)

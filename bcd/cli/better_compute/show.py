@@ -91,6 +91,11 @@ def print_reservation(reservation: pb.Reservation) -> None:
             lines.append(("slice", binding.cgroup_parent))
     for condition in reservation.conditions:
         lines.append((condition.type, f"{condition.reason}: {condition.message}"))
+    print_fields(lines)
+
+
+def print_fields(lines: Sequence[tuple[str, str]]) -> None:
+    """Names and values of one thing, a line each."""
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name:<{width}}  {printable(value, _MAX_TEXT)}")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bcd.model.caller import Caller
-from bcd.model.errors import AccessDenied, Conflict, NotFound, QuotaExceeded, Unavailable
+from bcd.model.errors import AccessDenied, Conflict, QuotaExceeded, Unavailable
 from bcd.model.ids import ReservationId
-from bcd.model.reservation import HostShare, Reservation, State
+from bcd.model.reservation import Reservation, Resources, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.policy import Action, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
@@ -24,7 +24,7 @@ from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placements
-from bcd.store import pools, quotas, reservations
+from bcd.store import offers, pools, quotas, reservations
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool
 from bcd.store.quotas import Refused
@@ -127,10 +127,11 @@ class Admission:
         if isinstance(decision, Denied):
             apply.move(hand, row, Trigger.DENIED)
             return Answered(denied=decision)
-        refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request))
+        offer = offers.terms(tx, hand.held.pool, row.tenant_id)
+        refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request), offer)
         if refused is not None:
             raise _over_quota(refused)
-        outcome = self._placements.place(tx, hand.held, row.id, row.request, rehearse=rehearse)
+        outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
@@ -166,14 +167,20 @@ def _draft(caller: Caller, create: Create) -> Draft:
         idempotency_key=create.idempotency_key,
         request_hash=request_hash(create.request),
         request=create.request,
-        host_share=HostShare(),
+        host_share=Resources(),
+        resources=Resources(),
     )
 
 
 def _visible_pool(tx: Transaction, draft: Draft) -> Pool:
+    """The pool; raises NotFound unless it is the tenant's own or offered to it.
+
+    What was admitted before an offer was withdrawn is still found by its key.
+    """
     pool = pools.get(tx, draft.request.pool_id)
-    if pool.tenant_id != draft.tenant_id:
-        raise NotFound(f"there is no pool {pool.id}", poolId=pool.id)
+    known = reservations.get(tx, draft.id)
+    if known is None or known.state is State.DRAFT:
+        offers.terms(tx, pool, draft.tenant_id)
     return pool
 
 
@@ -212,9 +219,10 @@ def _granted(answer: Answered, draft_id: ReservationId) -> Reservation:
 
 
 def _over_quota(refused: Refused) -> QuotaExceeded:
+    ceiling = "limit of the pool's offer" if refused.offered else "quota"
     return QuotaExceeded(
-        f"{refused.resource}: the quota is {refused.ceiling}, {refused.used} are used and"
-        f" {refused.asked} were asked for; release something or ask for a larger quota",
+        f"{refused.resource}: the {ceiling} is {refused.ceiling}, {refused.used} are used and"
+        f" {refused.asked} were asked for; release something or ask for a larger {ceiling}",
         resource=refused.resource,
         limit=str(refused.ceiling),
         used=str(refused.used),

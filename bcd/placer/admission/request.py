@@ -19,7 +19,7 @@ from bcd.model.caller import Caller
 from bcd.model.device import DeviceClass
 from bcd.model.errors import InvalidInput, Unsupported
 from bcd.model.ids import PoolId, ReservationId, parse_type_id
-from bcd.model.reservation import DeviceAsk, Request, Topology
+from bcd.model.reservation import DeviceAsk, Gang, Request, Resources, Topology
 from bcd.model.texts import check_text
 from bcd.model.units import parse_duration_ms
 
@@ -108,7 +108,12 @@ def parse_create(document: Mapping[str, Any]) -> Create:
             pool_id=PoolId(parse_type_id("pool", given.pool_id, "poolId")),
             devices=tuple(_ask(device) for device in given.devices),
             duration=f"{parse_duration_ms(str(given.duration))}ms",
+            start=given.start,
             binding=Binding(given.binding),
+            resources=None if given.resources is None else _resources(given.resources),
+            gang=_gang(given.gang),
+            spot=given.spot,
+            lease_seconds=given.lease_seconds,
             labels=dict(sorted(given.labels.items())),
         ),
         wait_ms=0 if given.wait is None else min(given.wait.timeout_ms, MAX_WAIT_MS),
@@ -124,6 +129,17 @@ def _ask(device: _DeviceInput) -> DeviceAsk:
         model=device.model,
         profile=device.profile,
     )
+
+
+def _resources(given: _ResourcesInput) -> Resources:
+    return Resources(
+        vcpu=given.vcpu, memory_gib=given.memory_gib, hugepages_1gi=given.hugepages_1gi
+    )
+
+
+def _gang(given: _GangInput | None) -> Gang | None:
+    """A gang of one is none: both are one request."""
+    return None if given is None or given.size == 1 else Gang(size=given.size)
 
 
 def _refuse_unsound_texts(given: _CreateInput) -> None:

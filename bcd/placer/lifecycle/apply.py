@@ -71,7 +71,7 @@ def place(
     """Take in what placement found: placed with its window, or pending with the reason."""
     if isinstance(outcome, Placed):
         extra = {
-            "nodeIds": [outcome.allocation.node_id],
+            "nodeIds": [allocation.node_id for allocation in outcome.allocations],
             "start": outcome.window.start_ms,
             "end": outcome.window.end_ms,
         }

@@ -45,7 +45,7 @@ def retry_pending(
     wake_ms = rest.wake_ms or now_ms + PENDING_RETRY_MS
     batch = reservations.pending_after(tx, hand.held.pool.id, rest.after_seq, _BATCH)
     for row in batch:
-        outcome = placements.place(tx, hand.held, row.id, row.request)
+        outcome = placements.place(tx, hand.held, row)
         apply.place(hand, row, outcome)
         if not isinstance(outcome, Placed) and outcome.earliest_ms is not None:
             wake_ms = min(wake_ms, outcome.earliest_ms)

@@ -102,7 +102,7 @@ class Reconciler:
     def _replace(self, hand: Hand, row: StoredReservation, reason: str) -> StoredReservation:
         apply.free(hand, row, gap=False)
         tried = allocations.nodes_tried(hand.tx, row.id)
-        outcome = self.placements.place(hand.tx, hand.held, row.id, row.request, tried)
+        outcome = self.placements.place(hand.tx, hand.held, row, tried)
         return apply.place(hand, row, outcome, attempts=row.attempts + 1)
 
 

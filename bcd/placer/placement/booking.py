@@ -23,6 +23,7 @@ from bcd.store.atoms import Atom
 from bcd.store.bookings import Interval, NewBooking
 from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
+from bcd.store.reservations import StoredReservation
 
 _ATTEMPTS = 3
 _MAX_REFUSED = 1024
@@ -30,10 +31,10 @@ _MAX_REFUSED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The window that was booked, and the new allocation."""
+    """The window that was booked, and the new allocations, one for each node."""
 
     window: Window
-    allocation: Allocation
+    allocations: tuple[Allocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,21 @@ class Placements:
         self,
         tx: Transaction,
         held: PoolLock,
-        reservation_id: ReservationId,
-        request: Request,
+        row: StoredReservation,
         avoid: frozenset[NodeId] = frozenset(),
         *,
         rehearse: bool = False,
     ) -> Placed | Unschedulable:
-        """Book the request from now on, on the best node; nodes in ``avoid`` only if none else.
+        """Book the request on the best node, from now on or from its start if that is still ahead.
+
+        Nodes in ``avoid`` are taken only if no others would do.
 
         What is booked is taken into the view at once. Should the transaction be rolled back, the
         log of changes gives that away, and the view is read anew; ``rehearse`` tells beforehand.
         Raises Unavailable when the database refuses what the view says is free, again and again.
         """
-        start_ms = held.now_ms
+        request = row.request
+        start_ms = max(held.now_ms, request.start or 0)
         window = Window(start_ms, start_ms + request.duration_ms)
         booked_end_ms = window.end_ms + held.pool.policy.turnaround_ms
         for _ in range(_ATTEMPTS):
@@ -91,11 +94,12 @@ class Placements:
             if found is None:
                 return _explained(cached, request, start_ms, booked_end_ms - start_ms)
             chosen = _chosen(cached.atoms[found.node_id], found)
-            allocation = _allocation(tx, reservation_id, found.node_id, window, chosen)
-            if self._book(tx, held, allocation, chosen, booked_end_ms):
+            allocation = _allocation(tx, row.id, found.node_id, window, chosen)
+            booked = (start_ms, booked_end_ms)
+            if self._book(tx, held, allocation, chosen, booked):
                 if not rehearse:
-                    _take_in(cached, held, allocation.node_id, chosen, booked_end_ms)
-                return Placed(window, allocation)
+                    _take_in(cached, held, allocation.node_id, chosen, booked)
+                return Placed(window, (allocation,))
             self._pools.pop(held.pool.id, None)
         raise Unavailable(
             f"pool {held.pool.id} changes faster than it can be read; try again",
@@ -108,7 +112,7 @@ class Placements:
         held: PoolLock,
         allocation: Allocation,
         chosen: Sequence[Atom],
-        booked_end_ms: int,
+        booked: tuple[int, int],
     ) -> bool:
         allocations.add(tx, allocation)
         booking = NewBooking(
@@ -116,8 +120,8 @@ class Placements:
             reservation_id=allocation.reservation_id,
             node_id=allocation.node_id,
             atoms=tuple(chosen),
-            start_ms=held.now_ms,
-            end_ms=booked_end_ms,
+            start_ms=booked[0],
+            end_ms=booked[1],
         )
         if not bookings.book(tx, booking):
             allocations.set_state(tx, allocation.id, AllocationState.ENDED)
@@ -141,11 +145,15 @@ class Placements:
 
 
 def _take_in(
-    cached: _Cached, held: PoolLock, node_id: NodeId, chosen: Sequence[Atom], end_ms: int
+    cached: _Cached,
+    held: PoolLock,
+    node_id: NodeId,
+    chosen: Sequence[Atom],
+    booked: tuple[int, int],
 ) -> None:
     node = cached.view.nodes[node_id]
     atom_ids = [atom.id for atom in chosen]
-    cached.view.put(node.with_booking(atom_ids, held.now_ms, end_ms))
+    cached.view.put(node.with_booking(atom_ids, *booked))
     cached.refused.clear()
     cached.seq, cached.token = held.seq, held.token
 
@@ -183,10 +191,14 @@ def _updated(
     for node_id, what in changed.items():
         known = cached.view.nodes.get(node_id)
         if what == "node" or known is None:
+            node = nodes.get(tx, node_id)
+            if node.removed:
+                cached.view.drop(node_id)
+                continue
             own = tuple(atoms.on_node(tx, node_id))
             labels = nodes.system_labels(tx, [node_id])[node_id]
             cached.atoms[node_id] = own
-            facts = _facts(nodes.get(tx, node_id), own, labels)
+            facts = _facts(node, own, labels)
         else:
             facts = known.facts
         cached.view.put(_node_view(facts, live[node_id]))

@@ -15,7 +15,13 @@ from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings, WebhookSettings
 from bcd.store import events, reservations
 from bcd.store.database import Database
-from bcd.wire.compute.v1 import admin_pb2_grpc, events_pb2_grpc, reservations_pb2_grpc
+from bcd.wire.compute.v1 import (
+    admin_pb2_grpc,
+    events_pb2_grpc,
+    maintenance_pb2_grpc,
+    offers_pb2_grpc,
+    reservations_pb2_grpc,
+)
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.status import RemoteError, decode_error
 from tests.clock import DatabaseClock
@@ -41,6 +47,8 @@ class Client:
         self.events = events_pb2_grpc.EventsServiceStub(self.channel)
         self.webhooks = events_pb2_grpc.WebhooksServiceStub(self.channel)
         self.credentials = admin_pb2_grpc.CredentialsServiceStub(self.channel)
+        self.offers = offers_pb2_grpc.OffersServiceStub(self.channel)
+        self.maintenance = maintenance_pb2_grpc.MaintenanceServiceStub(self.channel)
 
     async def call(self, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
         """Call with the token."""

@@ -15,9 +15,10 @@ from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import allocations, atoms, bookings, nodes, pools
+from bcd.store import allocations, atoms, bookings, nodes, pools, reservations
 from bcd.store.bookings import NewBooking
 from bcd.store.database import Transaction
+from bcd.store.reservations import StoredReservation
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from tests.clock import DatabaseClock
 from tests.conftest import Rounds
@@ -46,10 +47,11 @@ async def plans(world: World, placements: Placements, *wanted: DeviceAsk) -> Pla
         planned: list[Any] = []
         for entry in wanted:
             request = Request(pool_id=world.pool_id, devices=(entry,), duration="3600000ms")
-            found = placements.place(tx, held, any_reservation(tx), request)
+            found = placements.place(tx, held, replace(any_reservation(tx), request=request))
             if isinstance(found, Placed):
-                names = tuple(device.id for device in found.allocation.devices)
-                planned.append((found.allocation.node_id, names))
+                (allocation,) = found.allocations
+                names = tuple(device.id for device in allocation.devices)
+                planned.append((allocation.node_id, names))
             else:
                 planned.append(found)
         raise _RolledBack(planned)
@@ -59,10 +61,12 @@ async def plans(world: World, placements: Placements, *wanted: DeviceAsk) -> Pla
     return undone.value.planned
 
 
-def any_reservation(tx: Transaction) -> ReservationId:
+def any_reservation(tx: Transaction) -> StoredReservation:
     row = tx.one("SELECT id FROM reservations LIMIT 1")
     assert row is not None
-    return ReservationId(row["id"])
+    stored = reservations.get(tx, row["id"])
+    assert stored is not None
+    return stored
 
 
 async def devices_of(world: World, reservation_id: ReservationId) -> list[str]:
@@ -145,9 +149,12 @@ async def test_a_node_that_failed_is_avoided_unless_there_is_no_other(world: Wor
 
     def place(tx: Transaction, *avoid: NodeId) -> NodeId:
         held = pools.lock(tx, world.pool_id)
-        found = world.placements.place(tx, held, made.id, made.request, frozenset(avoid))
+        row = reservations.get(tx, made.id)
+        assert row is not None
+        found = world.placements.place(tx, held, row, frozenset(avoid))
         assert isinstance(found, Placed)
-        return found.allocation.node_id
+        (allocation,) = found.allocations
+        return allocation.node_id
 
     assert await world.database.write(place, first.id) == second.id
     assert await world.database.write(place, second.id) == first.id
@@ -450,7 +457,7 @@ async def test_a_transaction_that_fails_while_the_view_is_updated_leaves_no_trac
     """Two nodes change and are undone; the update stops in between."""
     one = await world.add_node(dgx("a", 1))
     two = await world.add_node(dgx("b", 1))
-    await world.create(1, key="warm", dryRun=True)
+    await world.end((await world.create(1, key="warm")).id, Trigger.CANCELLED)
 
     def fail_half_way(tx: Transaction) -> None:
         held = pools.lock(tx, world.pool_id)
@@ -458,8 +465,8 @@ async def test_a_transaction_that_fails_while_the_view_is_updated_leaves_no_trac
             nodes.set_cordoned(tx, node.id, True)
         pools.note_changes(tx, held, [one.id, two.id], "node")
         broken = _FailingAt(tx, two.id)
-        request = Request(pool_id=world.pool_id, devices=(ask(1),), duration="1ms")
-        world.placements.place(broken, held, ReservationId("rsv"), request)
+        row = any_reservation(tx)
+        world.placements.place(broken, held, row)
 
     with pytest.raises(ConnectionError):
         await world.database.write(fail_half_way)
