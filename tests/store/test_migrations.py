@@ -28,7 +28,7 @@ SHIPPED = {
     "0003_gateway_role.postgresql.sql": "c26aa145f1244105102b545d6457b5be",
     "0004_gateway_verdict.postgresql.sql": "6d4715afafea0be8b6eaeaeae1e3fd23",
     "0005_hosts.sql": "47155dd2b1aa8d8f2c978f9dbe712930",
-    "0011_durations.sql": "3055b79bf6a2165d3843552af72f5912",
+    "0011_lifecycle.sql": "b2923b111f8b1f367836fd12f98e5683",
 }
 
 
