@@ -132,10 +132,10 @@ def add_draft(
     """Write a draft; None when its id is there already, whatever became of it."""
     row = tx.one(
         "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
-        " request_hash, request, host_share, resources, state, operation, created_ms, kind)"
+        " request_hash, request, host_share, resources, spot, state, operation, created_ms, kind)"
         " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-        " :request_hash, :request, :host_share, :resources, 'draft', 'running', compute_now(),"
-        " :kind)"
+        " :request_hash, :request, :host_share, :resources, :spot, 'draft', 'running',"
+        " compute_now(), :kind)"
         " ON CONFLICT (id) DO NOTHING RETURNING *",
         id=draft.id,
         tenant_id=draft.tenant_id,
@@ -148,6 +148,7 @@ def add_draft(
         host_share=_ENCODER.encode(draft.host_share).decode(),
         resources=_ENCODER.encode(draft.resources).decode(),
         kind=kind.value,
+        spot=int(draft.request.spot),
     )
     return None if row is None else _stored(row)
 
@@ -340,6 +341,24 @@ def owned(
         f" AND state IN ({names}) ORDER BY seq LIMIT :limit",
         tenant_id=tenant_id,
         owner=owner,
+        limit=limit,
+    )
+    return [_stored(row) for row in rows]
+
+
+def spot_in(
+    tx: Transaction, pool_id: PoolId, after_ms: int, limit: int
+) -> Sequence[StoredReservation]:
+    """A pool's spot reservations that have devices still after that moment, youngest first.
+
+    Call under the pool's lock, which covers their rows.
+    """
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE pool_id = :pool_id AND spot = 1"
+        " AND state IN ('placed', 'binding', 'active') AND end_ms > :after_ms"
+        " ORDER BY seq DESC LIMIT :limit",
+        pool_id=pool_id,
+        after_ms=after_ms,
         limit=limit,
     )
     return [_stored(row) for row in rows]

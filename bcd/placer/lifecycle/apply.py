@@ -208,6 +208,26 @@ def extend(hand: Hand, row: StoredReservation, end_ms: int) -> StoredReservation
     return after
 
 
+def shorten(
+    hand: Hand, row: StoredReservation, end_ms: int, why: Trigger, conditions: Sequence[Condition]
+) -> StoredReservation:
+    """Let a reservation that has started end earlier: bookings, window, what its nodes are told.
+
+    The devices stay booked for the pool's turnaround behind that.
+    """
+    assert row.during is not None
+    bookings.end_at(hand.tx, row.id, end_ms, hand.held.pool.policy.turnaround_ms)
+    mine = allocations.live(hand.tx, row.id)
+    allocations.set_until(hand.tx, row.id, end_ms)
+    pools.note_changes(hand.tx, hand.held, sorted({a.node_id for a in mine}))
+    during = replace(row.during, end_ms=end_ms)
+    extra = {"end": end_ms}
+    after = move(hand, row, why, extra, during=during, conditions=tuple(conditions))
+    on_nodes = {a.node_id for a in mine if a.state in ON_NODE}
+    assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
+    return after
+
+
 def renew(hand: Hand, row: StoredReservation) -> StoredReservation:
     """Let the lease run anew from now on; raises InvalidState where there is none to renew."""
     lease_ms = lease_from(row, hand.held.now_ms)
