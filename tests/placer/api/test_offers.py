@@ -176,15 +176,6 @@ async def test_a_withdrawn_offer_keeps_what_runs_and_stops_the_rest(
     assert (await book(stranger, "new", 2)).state == "placed"
 
 
-async def test_an_offer_that_is_withdrawn_between_decision_and_placement_places_nothing(
-    site: Site, admin: Client, stranger: Client
-) -> None:
-    await offer(admin, gpu=0)
-    assert is_refusal(await refused(stranger, "k"), Reason.QUOTA_EXCEEDED)  # leaves a draft
-    await withdraw(admin)
-    assert is_refusal(await refused(stranger, "k"), Reason.NOT_FOUND)
-
-
 async def test_nobody_learns_of_another_tenants_reservations_on_a_shared_node(
     site: Site, admin: Client, alice: Client, stranger: Client
 ) -> None:
@@ -257,18 +248,6 @@ async def test_offers_come_in_pages(site: Site, admin: Client) -> None:
     wrong = pb.ListOffersRequest(cursor="x")
     refusal = await admin.refused(admin.offers.ListOffers, wrong)
     assert is_refusal(refusal, Reason.INVALID_INPUT, field="cursor")
-
-
-async def test_what_waits_under_a_withdrawn_offer_was_admitted(
-    site: Site, admin: Client, stranger: Client
-) -> None:
-    await offer(admin, gpu=4)
-    waiting = await book(stranger)
-    assert waiting.state == "pending"
-    await withdraw(admin)
-    await site.world.add_node(dgx("a"))
-    await site.world.work()
-    assert await site.stored(waiting.id) != "pending"
 
 
 @pytest.mark.parametrize(
