@@ -7,13 +7,16 @@ import pytest
 
 from bcd.model.errors import NotFound, QuotaExceeded
 from bcd.model.reservation import Reservation, State
+from bcd.placer.admission.extend import Extensions, Longer
 from bcd.placer.admission.policy import Allowed, Decision
 from bcd.store import offers, pools
 from bcd.store.database import Transaction
+from tests.clock import DatabaseClock
 from tests.placer import records
 from tests.placer.world import ALICE, World, dgx
 
 GUEST = "guest"
+HOUR_MS = 3_600_000
 GREG = replace(ALICE, subject="greg", tenants=frozenset({GUEST}))
 
 
@@ -89,3 +92,38 @@ async def test_a_rehearsal_sees_an_offer_as_a_create_does(world: World) -> None:
     await offer(world, gpu=1)
     assert (await book(world, dryRun=True)).state is State.PLACED
     assert await records.count(world.database, "SELECT count(*) AS n FROM quota_charges") == 0
+
+
+async def test_what_runs_under_a_withdrawn_offer_is_not_extended(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    await world.add_node(dgx("a"))
+    await offer(world, gpu=4)
+    made = await book(world, start=clock.read() + HOUR_MS)
+    extensions = Extensions(world.database, world.policy, world.placements, world.signer)
+    by = Longer(by_ms=HOUR_MS)
+    longer = await extensions.extend(GREG, made.id, by)
+    assert longer.extended
+    await withdraw(world)
+    asked = world.policy.asked
+    with pytest.raises(NotFound, match=world.pool_id):
+        await extensions.extend(GREG, made.id, by)
+    assert world.policy.asked == asked
+    assert (await world.view(made.id)).during == longer.reservation.during
+
+
+async def test_an_offer_withdrawn_while_an_extend_is_decided_extends_nothing(
+    world: World, clock: DatabaseClock, database_url: str
+) -> None:
+    clock.advance(0)
+    await world.add_node(dgx("a"))
+    await offer(world, gpu=4)
+    made = await book(world, start=clock.read() + HOUR_MS)
+    policy = WithdrawingPolicy(database_url)
+    extensions = Extensions(world.database, policy, world.placements, world.signer)
+    with pytest.raises(NotFound, match=world.pool_id):
+        await extensions.extend(GREG, made.id, Longer(by_ms=HOUR_MS))
+    assert (await world.view(made.id)).during == made.during
+    holds = "SELECT count(*) AS n FROM extend_holds"
+    assert await records.count(world.database, holds) == 0
