@@ -98,7 +98,8 @@ class Draft:
     resources: Resources
 
 
-def _stored(row: Row) -> StoredReservation:
+def stored(row: Row) -> StoredReservation:
+    """A row of the table, read."""
     start_ms, end_ms = row["start_ms"], row["end_ms"]
     return StoredReservation(
         seq=row["seq"],
@@ -150,19 +151,19 @@ def add_draft(
         kind=kind.value,
         spot=int(draft.request.spot),
     )
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def get(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
     """Read one row, drafts included."""
     row = tx.one("SELECT * FROM reservations WHERE id = :id", id=reservation_id)
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def lock(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
     """Read one row and keep others from changing it before the commit."""
     row = tx.one(f"SELECT * FROM reservations WHERE id = :id{tx.for_update}", id=reservation_id)
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredReservation:
@@ -290,45 +291,7 @@ def page(
         before_seq=before_seq,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
-
-
-def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[ReservationId]:
-    """A pool's pending reservations, oldest first."""
-    rows = tx.all(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " ORDER BY seq LIMIT :limit",
-        pool_id=pool_id,
-        limit=limit,
-    )
-    return [row["id"] for row in rows]
-
-
-def any_queued(tx: Transaction, pool_id: PoolId) -> bool:
-    """Whether a pending reservation of the pool was never looked at by its placer."""
-    row = tx.one(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " AND operation = 'running' LIMIT 1",
-        pool_id=pool_id,
-    )
-    return row is not None
-
-
-def pending_after(
-    tx: Transaction, pool_id: PoolId, seq: int, limit: int
-) -> Sequence[StoredReservation]:
-    """A pool's pending reservations younger than the one with that ``seq``, oldest first.
-
-    Call under the pool's lock, which covers their rows.
-    """
-    rows = tx.all(
-        "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " AND seq > :seq ORDER BY seq LIMIT :limit",
-        pool_id=pool_id,
-        seq=seq,
-        limit=limit,
-    )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def owned(
@@ -343,7 +306,7 @@ def owned(
         owner=owner,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def spot_in(
@@ -361,7 +324,7 @@ def spot_in(
         after_ms=after_ms,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def on_node(tx: Transaction, node_id: str) -> Sequence[ReservationId]:
@@ -386,7 +349,7 @@ def over_on_node(tx: Transaction, node_id: str, now_ms: int) -> Sequence[StoredR
         node_id=node_id,
         now_ms=now_ms,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def sweep_drafts(tx: Transaction, before_ms: int) -> int:
