@@ -69,6 +69,7 @@ async def test_an_inventory_wakes_the_pool_and_the_nodes_reservations(
     world: World, clock: DatabaseClock
 ) -> None:
     clock.advance(0)
+    await world.set_policy(perGpu={"vcpu": 1, "memoryGiB": 1})
     node = await world.add_node(dgx("a", 1))
     active = await world.active(node)
     waiting = await world.create(1, key="waiting")

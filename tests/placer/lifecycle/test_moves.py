@@ -1,18 +1,21 @@
 """Every row of the table of moves happens in a real life, and tells what it says (spec 9.4)."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
+from bcd.model.errors import AccessDenied, ConfirmationRequired
 from bcd.model.ids import ReservationId
 from bcd.model.report import Failed
 from bcd.model.reservation import State
-from bcd.placer.admission.policy import Denied
+from bcd.placer.admission.policy import Allowed, Decision, Denied
 from bcd.placer.lifecycle.reassign import Handover, reassign
 from bcd.placer.lifecycle.transitions import MOVES, Trigger
 from bcd.store import reservations
 from tests.clock import DatabaseClock
-from tests.placer.world import TENANT, World, dgx
+from tests.placer.world import ALICE, TENANT, World, dgx
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -21,9 +24,15 @@ LEASE_MS = 10 * MINUTE_MS
 Step = Callable[[World, DatabaseClock, ReservationId], Awaitable[object]]
 
 
-async def reach(world: World, clock: DatabaseClock, state: State) -> ReservationId:
+async def reach(
+    world: World, clock: DatabaseClock, state: State, trigger: Trigger
+) -> ReservationId:
     """A reservation of one GPU, spot and under a lease, in that state."""
     clock.advance(0)
+    if state is State.AWAITING_CONFIRMATION:
+        return await asks(world)
+    if trigger is Trigger.QUEUED_NO_FIT:
+        await world.set_policy(placer="queued")
     if state is State.PENDING:
         made = await world.create(1, spot=True, leaseSeconds=LEASE_MS // 1000)
         return made.id
@@ -35,6 +44,39 @@ async def reach(world: World, clock: DatabaseClock, state: State) -> Reservation
         await world.bind(node)
     assert (await world.view(made.id)).state is state
     return made.id
+
+
+AGENT = replace(ALICE, actor="agent-7")
+NEEDS_A_PERSON = Denied(("ask a person",), confirmable=True)
+
+
+async def asks(world: World) -> ReservationId:
+    """An agent's request that waits for its person."""
+    world.policy.answer = NEEDS_A_PERSON
+    with pytest.raises(ConfirmationRequired) as error:
+        await world.create(1, caller=AGENT)
+    return ReservationId(error.value.details["reservationId"])
+
+
+async def asks_again(world: World, answer: Decision) -> None:
+    world.policy.answer = answer
+    with contextlib.suppress(AccessDenied):
+        await world.create(1, caller=AGENT)
+
+
+async def is_placed(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
+    await world.add_node(dgx("a", 1))
+    await asks_again(world, Allowed())
+
+
+async def is_late(world: World, clock: DatabaseClock, _made: ReservationId) -> None:
+    clock.advance(30 * MINUTE_MS)
+    await world.work()
+
+
+async def is_queued(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
+    await world.set_policy(placer="queued")
+    await asks_again(world, Allowed())
 
 
 async def denied(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
@@ -133,6 +175,12 @@ def of(trigger: Trigger) -> Step:
 
 
 STEPS: dict[tuple[State, Trigger], Step] = {
+    (State.AWAITING_CONFIRMATION, Trigger.DENIED): lambda w, _c, _m: asks_again(w, Denied()),
+    (State.AWAITING_CONFIRMATION, Trigger.NO_FIT): lambda w, _c, _m: asks_again(w, Allowed()),
+    (State.AWAITING_CONFIRMATION, Trigger.PLACED): is_placed,
+    (State.AWAITING_CONFIRMATION, Trigger.QUEUED): is_queued,
+    (State.AWAITING_CONFIRMATION, Trigger.NOT_CONFIRMED): is_late,
+    (State.PENDING, Trigger.QUEUED_NO_FIT): lambda world, _clock, _made: world.work(),
     (State.PENDING, Trigger.PLACED): placed,
     (State.PENDING, Trigger.NO_FIT): waits,
     (State.PLACED, Trigger.STARTED): starts,
@@ -166,7 +214,7 @@ FROM_A_DRAFT = {pair for pair in MOVES if pair[0] is State.DRAFT}
 async def test_every_move_happens_and_tells_its_event(
     world: World, clock: DatabaseClock, state: State, trigger: Trigger
 ) -> None:
-    made = await reach(world, clock, state)
+    made = await reach(world, clock, state, trigger)
     before = await world.events(made)
     version = (await world.view(made)).version
     step = STEPS.get((state, trigger)) or WHEREVER[trigger]
@@ -190,8 +238,10 @@ async def test_a_draft_is_denied_placed_or_waits(world: World, clock: DatabaseCl
         Trigger.DENIED,
         Trigger.PLACED,
         Trigger.NO_FIT,
+        Trigger.QUEUED,
+        Trigger.NEEDS_CONFIRMATION,
     }
-    waiting = await reach(world, clock, State.PENDING)
+    waiting = await reach(world, clock, State.PENDING, Trigger.NO_FIT)
     assert await world.event_names(waiting) == ["pending"]
     await world.end(waiting, Trigger.CANCELLED)
     await world.add_node(dgx("a", 1))
@@ -200,3 +250,9 @@ async def test_a_draft_is_denied_placed_or_waits(world: World, clock: DatabaseCl
     await denied(world, clock, made.id)
     (row,) = await world.rows("SELECT id FROM reservations WHERE state = 'denied'")
     assert await world.event_names(row["id"]) == []
+    asked = await asks(world)
+    assert await world.event_names(asked) == ["awaiting-confirmation"]
+    await world.set_policy(placer="queued")
+    world.policy.answer = Allowed()
+    queued = await world.create(1, key="queued")
+    assert await world.event_names(queued.id) == ["queued"]
