@@ -272,6 +272,23 @@ def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[Reserva
     return [row["id"] for row in rows]
 
 
+def pending_before(
+    tx: Transaction, pool_id: PoolId, seq: int, limit: int
+) -> Sequence[StoredReservation]:
+    """A pool's pending reservations older than the one with that ``seq``, oldest first.
+
+    Call under the pool's lock, which covers their rows.
+    """
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+        " AND seq < :seq ORDER BY seq LIMIT :limit",
+        pool_id=pool_id,
+        seq=seq,
+        limit=limit,
+    )
+    return [_stored(row) for row in rows]
+
+
 def any_queued(tx: Transaction, pool_id: PoolId) -> bool:
     """Whether a pending reservation of the pool was never looked at by its placer."""
     row = tx.one(

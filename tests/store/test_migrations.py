@@ -28,7 +28,7 @@ SHIPPED = {
     "0003_gateway_role.postgresql.sql": "c26aa145f1244105102b545d6457b5be",
     "0004_gateway_verdict.postgresql.sql": "6d4715afafea0be8b6eaeaeae1e3fd23",
     "0005_hosts.sql": "47155dd2b1aa8d8f2c978f9dbe712930",
-    "0008_confirmations.sql": "b7873bb5a9401f54f9c165a184f69ad2",
+    "0008_confirmations.sql": "7f0cbae375c0039ef22804259dcd2b3a",
 }
 
 
