@@ -25,6 +25,18 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     folder: Path | None = None
 
 
+class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where webhooks may point beside HTTPS at public addresses.
+
+    ``allow_private`` are networks, such as ``10.0.0.0/8``; ``ca_file`` has certificates to trust
+    beside the system's.
+    """
+
+    allow_http: bool = False
+    allow_private: tuple[str, ...] = ()
+    ca_file: Path | None = None
+
+
 class ConfirmationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a person has to confirm an agent's request, and the agent to ask again."""
 
@@ -39,5 +51,6 @@ class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     trust_domain: str = "bcd.local"
     api: ApiSettings = ApiSettings()
     policy: PolicySettings = PolicySettings()
+    webhooks: WebhookSettings = WebhookSettings()
     confirmation: ConfirmationSettings = ConfirmationSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -20,6 +20,7 @@ def encode_reservation(reservation: Reservation) -> pb.Reservation:
         bindings=bindings,
         operation=pb.Operation(id=reservation.id, state=reservation.operation),
         version=reservation.version,
+        lease_until=reservation.lease_until_ms,
     )
     message.host_share.CopyFrom(_resources(reservation.host_share))
     message.host_share.SetInParent()  # always there, empty included

@@ -14,18 +14,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bcd.model.assignment import Binding
 from bcd.model.caller import Caller
 from bcd.model.errors import (
     AccessDenied,
     BcdError,
     Conflict,
-    NotFound,
+    InvalidInput,
     QuotaExceeded,
     Unavailable,
 )
 from bcd.model.ids import ReservationId
 from bcd.model.pool import PlacerKind
-from bcd.model.reservation import Reservation, Resources, State
+from bcd.model.reservation import Reservation, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.confirmation import (
     LIFETIME_MS,
@@ -36,13 +37,21 @@ from bcd.placer.admission.confirmation import (
 )
 from bcd.placer.admission.policy import Action, Confirmation, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
-from bcd.placer.admission.request import Create, parse_create, request_hash, reservation_id
+from bcd.placer.admission.request import (
+    Create,
+    check_start,
+    parse_create,
+    request_hash,
+    reservation_id,
+)
+from bcd.placer.admission.share import NONE, booked, host_share
 from bcd.placer.lifecycle import apply, confirming
 from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.seek import seek
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placements
-from bcd.store import confirmations, pools, quotas, reservations
+from bcd.store import confirmations, offers, pools, quotas, reservations, shares
 from bcd.store.confirmations import Question
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool
@@ -136,12 +145,16 @@ class Admission:
         word = Confirmation.NONE
         if row.state is not State.DRAFT:
             word = await self._database.read(word_on, row)
-        verdict = _Verdict(row.version, self._decide(caller, draft, pool, word), caller.actor)
+        verdict = _Verdict(row.version, self._decide(caller, row, pool, word), caller.actor)
         return await self._database.write(self._settle, draft, verdict)
 
-    def _decide(self, caller: Caller, draft: Draft, pool: Pool, word: Confirmation) -> Decision:
-        place = Place(pool.region, pool.models)
-        attributes = attributes_of(draft.tenant_id, draft.owner, place, draft.request)
+    def _decide(
+        self, caller: Caller, asked: Draft | StoredReservation, pool: Pool, word: Confirmation
+    ) -> Decision:
+        place = Place(pool.region, pool.models, pool.policy.sharing)
+        attributes = attributes_of(
+            asked.tenant_id, asked.owner, place, asked.request, asked.resources
+        )
         return self._policy.decide(caller, Action.CREATE, attributes, word)
 
     def _settle(
@@ -157,12 +170,14 @@ class Admission:
             return Answered(reservations.view(tx, row))
         if isinstance(verdict.decision, Denied):
             return self._refuse(hand, row, verdict.decision, verdict.actor, rehearse=rehearse)
-        refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request))
+        offer = offers.terms(tx, hand.held.pool, row.tenant_id)
+        asked = charges(row.request, row.resources, row.host_share)
+        refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)
         if hand.held.pool.policy.placer is PlacerKind.QUEUED and not rehearse:
             return Answered(reservations.view(tx, apply.enqueue(hand, row)))
-        outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
+        outcome = seek(hand, self._placements, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
@@ -188,8 +203,8 @@ class Admission:
         return Answered(refusal=required(asked))
 
     async def _dry_run(self, caller: Caller, draft: Draft) -> Reservation:
-        pool, word = await self._database.read(_standing, draft)
-        verdict = _Verdict(0, self._decide(caller, draft, pool, word), caller.actor)
+        pool, asked, word = await self._database.read(_asked, draft)
+        verdict = _Verdict(0, self._decide(caller, asked, pool, word), caller.actor)
         try:
             await self._database.write(self._rehearse, draft, verdict)
         except _DryRun as rehearsed:
@@ -220,16 +235,48 @@ def _draft(caller: Caller, create: Create) -> Draft:
         idempotency_key=create.idempotency_key,
         request_hash=request_hash(create.request),
         request=create.request,
-        host_share=Resources(),
-        resources=Resources(),
+        host_share=NONE,
+        resources=NONE,
     )
 
 
 def _visible_pool(tx: Transaction, draft: Draft) -> Pool:
+    """The pool; raises NotFound unless it is the tenant's own or offered to it.
+
+    What was admitted before an offer was withdrawn is still found by its key.
+    """
     pool = pools.get(tx, draft.request.pool_id)
-    if pool.tenant_id != draft.tenant_id:
-        raise NotFound(f"there is no pool {pool.id}", poolId=pool.id)
+    known = reservations.get(tx, draft.id)
+    if known is None or known.state in _UNDECIDED:
+        offers.terms(tx, pool, draft.tenant_id)
     return pool
+
+
+def _resolved(tx: Transaction, pool: Pool, draft: Draft) -> Draft:
+    """The draft with the host resources that it books of each node, from the pool as it is now."""
+    share = host_share(draft.request, pool.policy, shares.least(tx, pool.id))
+    return replace(draft, host_share=share, resources=booked(draft.request, share))
+
+
+def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservation, Confirmation]:
+    """What a rehearsal decides on: the row of the key, or what it would be, and a person's word."""
+    pool = _visible_pool(tx, draft)
+    row = reservations.get(tx, draft.id)
+    if row is None:
+        return pool, _resolved(tx, pool, draft), Confirmation.NONE
+    return pool, row, word_on(tx, row)
+
+
+def _refuse_binding(pool: Pool, draft: Draft) -> None:
+    """The kubelet gives bound GPUs to any pod of its cluster: for the pool's owner only."""
+    if draft.request.binding is not Binding.KUBERNETES:
+        return
+    if not pool.policy.kubernetes:
+        raise InvalidInput(
+            "binding", f"kubernetes needs a pool whose policy allows it; {pool.id} has none"
+        )
+    if pool.tenant_id != draft.tenant_id:
+        raise InvalidInput("binding", "kubernetes is for the pool's owner alone; book a hold")
 
 
 def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
@@ -238,8 +285,10 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     The request is compared before the state, so that a refused key tells of its misuse too.
     """
     pool = _visible_pool(tx, draft)
-    added = reservations.add_draft(tx, draft)
+    added = reservations.add_draft(tx, _resolved(tx, pool, draft))
     if added is not None:
+        _refuse_binding(pool, draft)
+        check_start(draft.request, added.created_ms)
         return pool, added, None
     row = reservations.get(tx, draft.id)
     assert row is not None
@@ -251,15 +300,9 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     if row.state is State.DENIED:
         return pool, row, Answered(refusal=denied_before(row))
     if row.state in _UNDECIDED:
+        _refuse_binding(pool, draft)
         return pool, row, None
     return pool, row, Answered(reservations.view(tx, row))
-
-
-def _standing(tx: Transaction, draft: Draft) -> tuple[Pool, Confirmation]:
-    """What a rehearsal is decided on."""
-    row = reservations.get(tx, draft.id)
-    word = Confirmation.NONE if row is None else word_on(tx, row)
-    return _visible_pool(tx, draft), word
 
 
 def _granted(answer: Answered) -> Reservation:

@@ -47,6 +47,7 @@ class Action(StrEnum):
     """The actions that tenants' policies name (spec 4.3)."""
 
     CREATE = "compute:reservations:create"
+    EXTEND = "compute:reservations:extend"
     RELEASE = "compute:reservations:release"
     READ = "compute:reservations:read"
 

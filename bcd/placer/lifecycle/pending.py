@@ -15,10 +15,11 @@ from bcd.model.errors import Unavailable
 from bcd.model.ids import PoolId
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import PENDING_RETRY_MS, Hand
+from bcd.placer.lifecycle.seek import seek
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import pools, reservations, work
+from bcd.store import pools, queue, work
 from bcd.store.database import Overlap, StoreUnavailable, Transaction
 from bcd.store.reservations import StoredReservation
 from bcd.store.work import Claim
@@ -53,7 +54,7 @@ def retry_pending(
         return None
     now_ms = hand.held.now_ms
     wake_ms = rest.wake_ms or now_ms + PENDING_RETRY_MS
-    batch = reservations.pending_after(tx, hand.held.pool.id, rest.after_seq, _BATCH)
+    batch = queue.pending_after(tx, hand.held.pool.id, rest.after_seq, _BATCH)
     for row in batch:
         outcome = _place(hand, placements, row)
         if outcome is None:
@@ -63,10 +64,10 @@ def retry_pending(
     if len(batch) == _BATCH:
         work.keep(tx, claim)
         return Rest(batch[-1].seq, wake_ms)
-    if reservations.any_queued(tx, hand.held.pool.id):
+    if queue.any_queued(tx, hand.held.pool.id):
         # One that ran into others, or came in behind the pass with a place before its end.
         work.schedule(tx, claim.key, now_ms + work.TICK_MS, soon=False)
-    elif reservations.pending_in(tx, hand.held.pool.id, 1):
+    elif queue.pending_in(tx, hand.held.pool.id, 1):
         work.schedule(tx, claim.key, wake_ms, soon=wake_ms < now_ms + work.TICK_MS)
     else:
         work.drop(tx, claim.key)
@@ -85,7 +86,7 @@ def _place(
     seq, token = held.seq, held.token
     try:
         with hand.tx.savepoint():
-            outcome = placements.place(hand.tx, held, row)
+            outcome = seek(hand, placements, row)
             apply.place(hand, row, outcome)
             return outcome
     except StoreUnavailable:

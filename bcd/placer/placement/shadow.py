@@ -24,7 +24,7 @@ from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting, find
 from bcd.placer.placement.unschedulable import Unschedulable
 from bcd.placer.placement.view import PoolView
-from bcd.store import reservations, shadows
+from bcd.store import queue, shadows
 from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
@@ -100,13 +100,13 @@ def _of_older(
     tx: Transaction, held: PoolLock, view: PoolView, row: StoredReservation
 ) -> tuple[StoredReservation, Shadow] | None:
     """The reservation older than this one that something is kept for, and its shadow."""
-    oldest = reservations.pending_before(tx, held.pool.id, row.seq, 1)
+    oldest = queue.pending_before(tx, held.pool.id, row.seq, 1)
     if not oldest:
         return None
     known = shadows.get(tx, held.pool.id)
     if known is not None and _holds(held, view, oldest[0], known):
         return oldest[0], known
-    for waiting in reservations.pending_before(tx, held.pool.id, row.seq, _ASKED):
+    for waiting in queue.pending_before(tx, held.pool.id, row.seq, _ASKED):
         if known is not None and _holds(held, view, waiting, known):
             return waiting, known
         best = _earliest_shadow(held, view, waiting)
@@ -153,7 +153,12 @@ def _stands(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sh
 
 
 def _earliest_shadow(held: PoolLock, view: PoolView, owner: StoredReservation) -> Shadow | None:
-    """Where and when it would start first; None when it fits not even into an idle pool."""
+    """Where and when it would start first; None when it fits not even into an idle pool.
+
+    Nor for a spot one, which yields to others and keeps nothing from them.
+    """
+    if owner.request.spot:
+        return None
     demand = demand_of(owner.request, owner.resources)
     duration_ms = owner.request.duration_ms + held.pool.policy.turnaround_ms
     soonest_ms = max(held.now_ms, owner.request.start or 0)
@@ -167,7 +172,8 @@ def _earliest_shadow(held: PoolLock, view: PoolView, owner: StoredReservation) -
     end_ms = start_ms + duration_ms
     where = Where(start_ms=start_ms, end_ms=end_ms, now_ms=held.now_ms)
     found = find(view, demand, where)
-    assert found is not None
+    if found is None:
+        return None
     return Shadow(
         reservation_id=owner.id,
         start_ms=start_ms,

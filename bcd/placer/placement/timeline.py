@@ -106,8 +106,8 @@ class AmountTimeline:
         return AmountTimeline((*self._intervals(), (amounts, start_ms, end_ms)))
 
     def _intervals(self) -> Iterator[tuple[Amounts, int, int]]:
-        ends = [*self.times[1:], FOREVER]
-        return ((s, t, e) for s, t, e in zip(self._sums, self.times, ends, strict=True) if any(s))
+        spans = zip(self._sums, self.times, self.times[1:], strict=False)
+        return (span for span in spans if any(span[0]))
 
     def peak(self, start_ms: int, end_ms: int) -> Amounts:
         """The most that is taken of each at one moment of the window."""

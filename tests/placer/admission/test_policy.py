@@ -10,6 +10,8 @@ import pytest
 
 from bcd.model.caller import Caller
 from bcd.model.errors import BadConfiguration
+from bcd.model.pool import SharingPolicy
+from bcd.model.reservation import Resources
 from bcd.placer.admission.attributes import Attributes, Place, attributes_of
 from bcd.placer.admission.policy import (
     Action,
@@ -46,7 +48,8 @@ def policy(folder: Path, text: str) -> CedarPolicy:
 def resource(region: str = "eu-1", count: int = 8, **changes: Any) -> Attributes:
     devices = [{"class": "gpu", "count": count, "model": changes.pop("model", "H100")}]
     asked = document(devices=devices, **({"duration": "72h"} | changes))
-    return attributes_of("acme", ALICE.owner, Place(region), parse_create(asked).request)
+    place = Place(region, (), SharingPolicy())
+    return attributes_of("acme", ALICE.owner, place, parse_create(asked).request, Resources())
 
 
 ANY_MODEL = resource("us-1", model="")

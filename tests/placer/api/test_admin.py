@@ -11,7 +11,7 @@ from bcd.signing import keys
 from bcd.signing.certificates import chain_problem, make_csr, spiffe_id
 from bcd.store import certificates
 from bcd.wire.compute.v1 import admin_pb2 as pb
-from bcd.wire.compute.v1 import reservations_pb2
+from bcd.wire.compute.v1 import maintenance_pb2, offers_pb2, reservations_pb2
 from tests.placer.api.conftest import Client, Site, is_refusal
 from tests.placer.pki.test_enrolment import csr_of
 from tests.placer.world import TENANT, dgx
@@ -23,6 +23,29 @@ ADMIN_ONLY: dict[str, tuple[str, str, Any]] = {
     "SetQuota": ("quotas", "SetQuota", pb.SetQuotaRequest(tenant_id=TENANT, resource="gpu")),
     "CordonNode": ("nodes", "CordonNode", pb.CordonNodeRequest()),
     "RevokeNode": ("nodes", "RevokeNode", pb.RevokeNodeRequest()),
+    "UpdatePool": ("pools", "UpdatePool", pb.UpdatePoolRequest()),
+    "DeletePool": ("pools", "DeletePool", pb.DeletePoolRequest()),
+    "DrainNode": ("nodes", "DrainNode", pb.DrainNodeRequest()),
+    "TrustNode": ("nodes", "TrustNode", pb.TrustNodeRequest(trusted=True)),
+    "LabelNode": ("nodes", "LabelNode", pb.LabelNodeRequest()),
+    "RemoveNode": ("nodes", "RemoveNode", pb.RemoveNodeRequest()),
+    "SetOffer": ("offers", "SetOffer", offers_pb2.SetOfferRequest()),
+    "WithdrawOffer": ("offers", "WithdrawOffer", offers_pb2.WithdrawOfferRequest()),
+    "AddMaintenance": ("maintenance", "AddMaintenance", maintenance_pb2.AddMaintenanceRequest()),
+    "ListMaintenance": (
+        "maintenance",
+        "ListMaintenance",
+        maintenance_pb2.ListMaintenanceRequest(),
+    ),
+    "RemoveMaintenance": (
+        "maintenance",
+        "RemoveMaintenance",
+        maintenance_pb2.RemoveMaintenanceRequest(),
+    ),
+    "ListJoinTokens": ("credentials", "ListJoinTokens", pb.ListJoinTokensRequest()),
+    "ExpireJoinToken": ("credentials", "ExpireJoinToken", pb.ExpireJoinTokenRequest()),
+    "ListCertificates": ("credentials", "ListCertificates", pb.ListCertificatesRequest()),
+    "RevokeCertificate": ("credentials", "RevokeCertificate", pb.RevokeCertificateRequest()),
     "IssueToken": ("credentials", "IssueToken", pb.IssueTokenRequest(subject="x", admin=True)),
     "CreateJoinToken": ("credentials", "CreateJoinToken", pb.CreateJoinTokenRequest()),
     "EnrollGateway": ("credentials", "EnrollGateway", pb.EnrollGatewayRequest()),
@@ -94,6 +117,12 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
             "policy.turnaroundMs",
         ),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
+        ({"policy": pb.PoolPolicy(tenant_root=True)}, Reason.UNSUPPORTED, "policy.tenantRoot"),
+        (
+            {"policy": pb.PoolPolicy(sharing=pb.Sharing(mode="mps"))},
+            Reason.UNSUPPORTED,
+            "policy.sharing.mode",
+        ),
     ],
     ids=str,
 )
@@ -158,8 +187,8 @@ async def test_a_quota_asked_for_wrongly_is_refused_by_its_field(
 # Nodes
 
 
-async def nodes_of(client: Client, **changes: str) -> list[pb.Node]:
-    request = pb.ListNodesRequest(**{"tenant_id": TENANT} | changes)
+async def nodes_of(client: Client, **changes: Any) -> list[pb.Node]:
+    request = pb.ListNodesRequest(**({"tenant_id": TENANT} | changes))
     return list((await client.call(client.nodes.ListNodes, request)).nodes)
 
 

@@ -77,7 +77,8 @@ async def test_the_desired_state_says_what_is_assigned_and_until_when(world: Wor
     assert assignment.allocation_id == allocation.id
     assert assignment.devices == allocation.devices
     assert assignment.until_ms == made.during.end_ms
-    assert (assignment.limits, assignment.binding) == (None, "hold")
+    assert (assignment.limits, assignment.binding) == (allocation.limits, "hold")
+    assert assignment.limits is not None
     assert (await world.desired(node)).host_reserve.vcpu == 2
 
 
@@ -327,7 +328,7 @@ MATRIX = {
 
 
 def calls(world: World) -> ReservationCalls:
-    return ReservationCalls(world.database, world.admission, world.policy, world.signer)
+    return world.calls
 
 
 @pytest.mark.parametrize(("make", "after", "_"), MATRIX.values(), ids=MATRIX.keys())

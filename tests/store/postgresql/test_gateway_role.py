@@ -59,6 +59,8 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "shadows": NOTHING,
     "sessions": {"select": ALL, "insert": ALL, "update": ALL},
     "trust_bundles": READ,
+    "webhook_deliveries": NOTHING,
+    "webhooks": NOTHING,
     "work": NOTHING,
 }  # fmt: skip
 
