@@ -7,7 +7,14 @@ from heapq import merge
 from bcd.model.ids import NodeId
 from bcd.model.reservation import Resources
 from bcd.placer.placement.shape import Shape, bits
-from bcd.placer.placement.timeline import AmountTimeline, DeviceTimeline, amounts_of
+from bcd.placer.placement.timeline import (
+    AmountTimeline,
+    DeviceTimeline,
+    Span,
+    amounts_of,
+    both,
+    differing,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +108,13 @@ class NodeView:
             for name, wanted, total, taken in zip(names, asked, whole, peak, strict=True)
             if wanted and wanted > total - taken
         }
+
+    def differs(self, other: "NodeView") -> Span | None:
+        """The stretch of time in which something else is booked than on an ``other``."""
+        mine, theirs = self.devices, other.devices
+        devices = differing((mine.times, mine.masks), (theirs.times, theirs.masks))
+        own, its = self.amounts, other.amounts
+        return both(devices, differing((own.times, own.sums), (its.times, its.sums)))
 
     def ends(self, after_ms: int) -> Iterator[int]:
         """The moments after ``after_ms`` at which something becomes free, ascending."""
