@@ -122,15 +122,38 @@ def live_in_pool(tx: Transaction, pool_id: str, now_ms: int) -> Mapping[NodeId, 
     return found
 
 
-def holders(tx: Transaction, node_id: NodeId, now_ms: int) -> Mapping[int, ReservationId]:
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has an atom now; the reservation may be a maintenance window's."""
+
+    reservation_id: ReservationId
+    tenant_id: str
+
+
+def holders(tx: Transaction, node_id: NodeId, now_ms: int) -> Mapping[int, Holder]:
     """Which reservation has each atom of a node now."""
     rows = tx.all(
-        "SELECT atom_id, reservation_id FROM bookings WHERE node_id = :node_id"
-        " AND start_ms <= :now_ms AND end_ms > :now_ms",
+        "SELECT b.atom_id, b.reservation_id, r.tenant_id FROM bookings b"
+        " JOIN reservations r ON r.id = b.reservation_id WHERE b.node_id = :node_id"
+        " AND b.start_ms <= :now_ms AND b.end_ms > :now_ms",
         node_id=node_id,
         now_ms=now_ms,
     )
-    return {row["atom_id"]: row["reservation_id"] for row in rows}
+    return {row["atom_id"]: Holder(row["reservation_id"], row["tenant_id"]) for row in rows}
+
+
+def booked_on(
+    tx: Transaction, node_id: NodeId, start_ms: int, end_ms: int
+) -> Sequence[ReservationId]:
+    """The reservations that have some device of a node at some time in the window, by id."""
+    rows = tx.all(
+        "SELECT DISTINCT reservation_id FROM bookings WHERE node_id = :node_id"
+        " AND start_ms < :end_ms AND end_ms > :start_ms ORDER BY reservation_id",
+        node_id=node_id,
+        start_ms=start_ms,
+        end_ms=end_ms,
+    )
+    return [row["reservation_id"] for row in rows]
 
 
 def end_at(

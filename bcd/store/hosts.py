@@ -15,13 +15,18 @@ from bcd.store.database import Row, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCapacity:
-    """What a host's inventory leaves to be booked; ``gpus`` are its physical GPUs."""
+    """What a host's inventory leaves to be booked; ``gpus`` are its physical GPUs.
+
+    ``vcpu`` and ``memory_gib`` are after the pool's ratio, the ``allocatable`` ones before it.
+    """
 
     vcpu: int
     memory_gib: int
     hugepages_2mi: int
     hugepages_1gi: int
     gpus: int
+    allocatable_vcpu: int = 0
+    allocatable_memory_gib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ def _capacity(row: Row) -> HostCapacity:
         hugepages_2mi=row["hugepages_2mi"],
         hugepages_1gi=row["hugepages_1gi"],
         gpus=row["gpus"],
+        allocatable_vcpu=row["allocatable_vcpu"],
+        allocatable_memory_gib=row["allocatable_memory_gib"],
     )
 
 
@@ -76,19 +83,30 @@ def set_capacity(tx: Transaction, node_id: NodeId, capacity: HostCapacity) -> bo
     if capacity_of(tx, node_id) == capacity:
         return False
     tx.run(
-        "INSERT INTO host_capacity (node_id, vcpu, memory_gib, hugepages_2mi, hugepages_1gi, gpus)"
-        " VALUES (:node_id, :vcpu, :memory_gib, :hugepages_2mi, :hugepages_1gi, :gpus)"
+        "INSERT INTO host_capacity (node_id, vcpu, memory_gib, hugepages_2mi, hugepages_1gi, gpus,"
+        " allocatable_vcpu, allocatable_memory_gib)"
+        " VALUES (:node_id, :vcpu, :memory_gib, :hugepages_2mi, :hugepages_1gi, :gpus,"
+        " :allocatable_vcpu, :allocatable_memory_gib)"
         " ON CONFLICT (node_id) DO UPDATE SET vcpu = excluded.vcpu,"
         " memory_gib = excluded.memory_gib, hugepages_2mi = excluded.hugepages_2mi,"
-        " hugepages_1gi = excluded.hugepages_1gi, gpus = excluded.gpus",
+        " hugepages_1gi = excluded.hugepages_1gi, gpus = excluded.gpus,"
+        " allocatable_vcpu = excluded.allocatable_vcpu,"
+        " allocatable_memory_gib = excluded.allocatable_memory_gib",
         node_id=node_id,
         vcpu=capacity.vcpu,
         memory_gib=capacity.memory_gib,
         hugepages_2mi=capacity.hugepages_2mi,
         hugepages_1gi=capacity.hugepages_1gi,
         gpus=capacity.gpus,
+        allocatable_vcpu=capacity.allocatable_vcpu,
+        allocatable_memory_gib=capacity.allocatable_memory_gib,
     )
     return True
+
+
+def remove_capacity(tx: Transaction, node_id: NodeId) -> bool:
+    """The host can give nothing any more; returns whether it could. Call under the pool's lock."""
+    return bool(tx.run("DELETE FROM host_capacity WHERE node_id = :id", id=node_id))
 
 
 def _interval(row: Row) -> HostInterval:

@@ -90,14 +90,15 @@ async def assert_quota_adds_up(database: Database) -> None:
         database,
         "SELECT q.tenant_id, q.resource, q.used, coalesce(sum(c.amount), 0) AS charged"
         " FROM quotas q LEFT JOIN quota_charges c ON c.tenant_id = q.tenant_id"
-        " AND c.resource = q.resource GROUP BY q.tenant_id, q.resource, q.used"
+        " AND c.resource = q.resource AND c.in_quota = 1 GROUP BY q.tenant_id, q.resource, q.used"
         " HAVING q.used <> coalesce(sum(c.amount), 0)",
     )
     assert drift == []
     with_charges = await rows(
         database,
         "SELECT r.state, count(c.resource) AS charges FROM reservations r"
-        " LEFT JOIN quota_charges c ON c.reservation_id = r.id GROUP BY r.id, r.state",
+        " LEFT JOIN quota_charges c ON c.reservation_id = r.id WHERE r.kind = 'reservation'"
+        " GROUP BY r.id, r.state",
     )
     for row in with_charges:
         assert (row["charges"] > 0) == (row["state"] in _CHARGED), row

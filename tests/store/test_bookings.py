@@ -8,10 +8,11 @@ import pytest
 from bcd.model.device import DeviceClass
 from bcd.store import atoms, bookings, pools
 from bcd.store.atoms import Atom
-from bcd.store.bookings import Interval, NewBooking
+from bcd.store.bookings import Holder, Interval, NewBooking
 from bcd.store.database import ConstraintViolated, Database, Overlap, Transaction
 from tests.conftest import Rounds
 from tests.store.world import (
+    TENANT,
     World,
     facts,
     make_allocation,
@@ -285,7 +286,9 @@ async def test_live_bookings_are_those_that_end_after_now(database: Database) ->
     on_node = await database.read(bookings.live_on, [world.node_id], 100)
     in_pool = await database.read(bookings.live_in_pool, world.pool_id, 100)
     assert set(on_node[world.node_id]) == set(in_pool[world.node_id]) == expected
-    assert await database.read(bookings.holders, world.node_id, 100) == {first.id: running}
+    holders = await database.read(bookings.holders, world.node_id, 100)
+    assert running is not None
+    assert holders == {first.id: Holder(running, TENANT)}
     assert await database.read(bookings.live_in_pool, world.pool_id, 300) == {}
 
 

@@ -144,9 +144,13 @@ def _updated(
 ) -> KnownPool:
     for node_id, what in changed.items():
         if what == "node" or node_id not in known.view.nodes:
+            node = nodes.get(tx, node_id)
+            if node.removed:
+                known.view.drop(node_id)
+                continue
             own = tuple(atoms.on_node(tx, node_id))
             known.atoms[node_id] = own
-            facts = _facts(nodes.get(tx, node_id), own, hosts.capacity_of(tx, node_id))
+            facts = _facts(node, own, hosts.capacity_of(tx, node_id))
             found = labels.on_nodes(tx, [node_id])
             facts = _labelled(facts, found.get(node_id, NodeLabels()))
         else:
