@@ -12,6 +12,7 @@ from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import CedarPolicy
+from bcd.placer.api.confirmations import ConfirmationCalls, ConfirmationsServicer
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
 from bcd.placer.api.events import EventCalls, EventsServicer
@@ -44,6 +45,8 @@ from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    confirmations_pb2,
+    confirmations_pb2_grpc,
     events_pb2,
     events_pb2_grpc,
     maintenance_pb2,
@@ -59,7 +62,14 @@ logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, events_pb2, admin_pb2, offers_pb2, maintenance_pb2)
+    for module in (
+        reservations_pb2,
+        confirmations_pb2,
+        events_pb2,
+        admin_pb2,
+        offers_pb2,
+        maintenance_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -151,7 +161,8 @@ class Placer:
         database, secrets = self._database, self._secrets
         edge = Edge(secrets.issuer)
         policy = self._policy
-        admission = Admission(database, policy, placements, signer)
+        lifetime_ms = self._settings.confirmation.lifetime_ms
+        admission = Admission(database, policy, placements, signer, lifetime_ms)
         extensions = Extensions(database, policy, placements, signer)
         calls = ReservationCalls(database, admission, extensions, policy, signer)
         reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
@@ -175,6 +186,9 @@ class Placer:
         )
         events_pb2_grpc.add_WebhooksServiceServicer_to_server(
             WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
+        )
+        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
+            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
         )
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server

@@ -27,6 +27,7 @@ _REQUEST = msgspec.json.Decoder(Request)
 _RESOURCES = msgspec.json.Decoder(Resources)
 _BINDING = msgspec.json.Decoder(HoldBinding)
 _ENCODER = msgspec.json.Encoder(order="sorted")
+_MAX_AHEAD = 1000
 _UNBOUND = frozenset({State.DRAFT, State.PENDING, State.PLACED})
 
 
@@ -97,7 +98,8 @@ class Draft:
     resources: Resources
 
 
-def _stored(row: Row) -> StoredReservation:
+def stored(row: Row) -> StoredReservation:
+    """A row of the table, read."""
     start_ms, end_ms = row["start_ms"], row["end_ms"]
     return StoredReservation(
         seq=row["seq"],
@@ -131,10 +133,10 @@ def add_draft(
     """Write a draft; None when its id is there already, whatever became of it."""
     row = tx.one(
         "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
-        " request_hash, request, host_share, resources, state, operation, created_ms, kind)"
+        " request_hash, request, host_share, resources, spot, state, operation, created_ms, kind)"
         " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-        " :request_hash, :request, :host_share, :resources, 'draft', 'running', compute_now(),"
-        " :kind)"
+        " :request_hash, :request, :host_share, :resources, :spot, 'draft', 'running',"
+        " compute_now(), :kind)"
         " ON CONFLICT (id) DO NOTHING RETURNING *",
         id=draft.id,
         tenant_id=draft.tenant_id,
@@ -147,20 +149,21 @@ def add_draft(
         host_share=_ENCODER.encode(draft.host_share).decode(),
         resources=_ENCODER.encode(draft.resources).decode(),
         kind=kind.value,
+        spot=int(draft.request.spot),
     )
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def get(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
     """Read one row, drafts included."""
     row = tx.one("SELECT * FROM reservations WHERE id = :id", id=reservation_id)
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def lock(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
     """Read one row and keep others from changing it before the commit."""
     row = tx.one(f"SELECT * FROM reservations WHERE id = :id{tx.for_update}", id=reservation_id)
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredReservation:
@@ -208,11 +211,33 @@ def view(tx: Transaction, row: StoredReservation) -> Reservation:
         during=row.during,
         owner=row.owner,
         idempotency_key=row.idempotency_key,
-        conditions=row.conditions,
+        conditions=_placed_in_queue(tx, row) if row.state is State.PENDING else row.conditions,
         bindings=() if row.state in _UNBOUND else _bindings(tx, row.id),
         host_share=row.host_share,
         lease_until_ms=None if row.state in TERMINAL else row.lease_until_ms,
         version=row.version,
+    )
+
+
+def _placed_in_queue(tx: Transaction, row: StoredReservation) -> tuple[Condition, ...]:
+    """The conditions of a pending one, with how many of its pool are older (spec 7.6).
+
+    Counted when it is read: written down, every step forward of the queue would change it all.
+    """
+    ahead = len(
+        tx.all(
+            "SELECT seq FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+            " AND seq < :seq LIMIT :limit",
+            pool_id=row.pool_id,
+            seq=row.seq,
+            limit=_MAX_AHEAD + 1,
+        )
+    )
+    number = f"more than {_MAX_AHEAD}" if ahead > _MAX_AHEAD else str(ahead)
+    words = f"{number} ahead of it in the pool's queue" if ahead else "first in the pool's queue"
+    return tuple(
+        msgspec.structs.replace(condition, message=f"{condition.message}; {words}")
+        for condition in row.conditions
     )
 
 
@@ -266,35 +291,7 @@ def page(
         before_seq=before_seq,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
-
-
-def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[ReservationId]:
-    """A pool's pending reservations, oldest first."""
-    rows = tx.all(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " ORDER BY seq LIMIT :limit",
-        pool_id=pool_id,
-        limit=limit,
-    )
-    return [row["id"] for row in rows]
-
-
-def pending_after(
-    tx: Transaction, pool_id: PoolId, seq: int, limit: int
-) -> Sequence[StoredReservation]:
-    """A pool's pending reservations younger than the one with that ``seq``, oldest first.
-
-    Call under the pool's lock, which covers their rows.
-    """
-    rows = tx.all(
-        "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " AND seq > :seq ORDER BY seq LIMIT :limit",
-        pool_id=pool_id,
-        seq=seq,
-        limit=limit,
-    )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def owned(
@@ -309,7 +306,25 @@ def owned(
         owner=owner,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
+
+
+def spot_in(
+    tx: Transaction, pool_id: PoolId, after_ms: int, limit: int
+) -> Sequence[StoredReservation]:
+    """A pool's spot reservations that have devices still after that moment, youngest first.
+
+    Call under the pool's lock, which covers their rows.
+    """
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE pool_id = :pool_id AND spot = 1"
+        " AND state IN ('placed', 'binding', 'active') AND end_ms > :after_ms"
+        " ORDER BY seq DESC LIMIT :limit",
+        pool_id=pool_id,
+        after_ms=after_ms,
+        limit=limit,
+    )
+    return [stored(row) for row in rows]
 
 
 def on_node(tx: Transaction, node_id: str) -> Sequence[ReservationId]:
@@ -334,7 +349,7 @@ def over_on_node(tx: Transaction, node_id: str, now_ms: int) -> Sequence[StoredR
         node_id=node_id,
         now_ms=now_ms,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def sweep_drafts(tx: Transaction, before_ms: int) -> int:

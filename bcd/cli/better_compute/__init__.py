@@ -7,6 +7,7 @@ import click
 from bcd import __version__
 from bcd.cli.better_compute.cancel import cancel
 from bcd.cli.better_compute.certificates import certificates
+from bcd.cli.better_compute.confirm import confirm
 from bcd.cli.better_compute.dev import dev
 from bcd.cli.better_compute.extend import extend
 from bcd.cli.better_compute.get import get
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 for _verb in (
-    *(reserve, get, list_, watch, events, extend, renew, release, cancel, reassign),
+    *(reserve, get, list_, watch, events, extend, renew, release, cancel, confirm, reassign),
     *(nodes, pools, quota, token, webhook, dev),
 ):
     main.add_command(_verb)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from bcd.cli.better_compute.confirm import awaited
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import Duration, Moment, pool_id
 from bcd.cli.better_compute.show import print_json, print_reservation
@@ -83,8 +84,9 @@ def reserve(
     """Reserve GPUs.
 
     Waits until the devices are handed over, or booked for a later start; exits with 3 when they
-    are not in time, and the reservation stays. Options add to a file, or replace what it says of
-    the same thing; devices come from one of the two.
+    are not in time, and the reservation stays, or when a person must confirm first what an agent
+    asks for. Options add to a file, or replace what it says of the same thing; devices come from
+    one of the two.
     """
     with connected(config) as connection:
         request = _request(file, options)
@@ -93,7 +95,8 @@ def reserve(
         deadline = time.monotonic() + wait / 1000
         pool = partial(pool_id, connection, request.tenant_id, given)
         request.pool_id = _insist(pool, deadline)
-        with _named(f"ask again with --key {request.idempotency_key}: it books once"):
+        key = request.idempotency_key
+        with awaited(key, output), _named(f"ask again with --key {key}: it books once"):
             made = _insist(partial(_create, connection, request, wait), deadline)
         if not request.dry_run:
             with _named(f"the reservation stays: better-compute get {made.id}, or cancel"):

@@ -12,8 +12,6 @@ from bcd.model.units import HOUR_MS
 from bcd.placer.admission.quota import gpu_equivalents, memory_gib
 
 ANY_MODEL = "any"
-_NOTHING = Resources()
-_UNSHARED = SharingPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,12 @@ class Place:
     """Where a reservation is asked for: the pool's region, its devices' models, how it shares."""
 
     region: str
-    models: tuple[str, ...] = ()
-    sharing: SharingPolicy = _UNSHARED
+    models: tuple[str, ...]
+    sharing: SharingPolicy
 
 
 def attributes_of(
-    tenant_id: str, owner: str, place: Place, request: Request, booked: Resources = _NOTHING
+    tenant_id: str, owner: str, place: Place, request: Request, booked: Resources
 ) -> Attributes:
     """The resource of a decision: everything that is asked for, of all nodes of a gang together.
 

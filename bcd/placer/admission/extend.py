@@ -115,7 +115,7 @@ class Extensions:
     def _permit(self, caller: Caller, staged: _Staged) -> None:
         row, during = staged.row, staged.during
         request = row.asking_ms(during.end_ms - during.start_ms)
-        attributes = attributes_of(row.tenant_id, row.owner, staged.place, request)
+        attributes = attributes_of(row.tenant_id, row.owner, staged.place, request, row.resources)
         decision = self._policy.decide(caller, Action.EXTEND, attributes)
         if isinstance(decision, Denied):
             raise AccessDenied(
@@ -176,7 +176,7 @@ def _stage(
         raise _in_flight(row)
     pool = pools.get(tx, row.pool_id)
     during = Window(row.during.start_ms, end_ms)
-    return _Staged(row, during, Place(pool.region, pool.models))
+    return _Staged(row, during, Place(pool.region, pool.models, pool.policy.sharing))
 
 
 def _refuse_over(row: StoredReservation, now_ms: int) -> None:

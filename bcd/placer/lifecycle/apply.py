@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from bcd.model.confirmation import ConfirmationState
 from bcd.model.errors import InvalidState
 from bcd.model.ids import NodeId
-from bcd.model.reservation import TERMINAL, Condition, ConditionType, State
+from bcd.model.reservation import TERMINAL, Condition, ConditionType, OperationState, State
 from bcd.model.units import SECOND_MS
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.lifecycle.decide import is_preempting
@@ -27,7 +28,16 @@ from bcd.placer.lifecycle.transitions import (
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placed
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import allocations, bookings, events, pools, quotas, reservations, work
+from bcd.store import (
+    allocations,
+    bookings,
+    confirmations,
+    events,
+    pools,
+    quotas,
+    reservations,
+    work,
+)
 from bcd.store.allocations import ON_NODE, Allocation, AllocationState
 from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
@@ -36,6 +46,14 @@ from bcd.store.reservations import StoredReservation
 PENDING_RETRY_MS = 30_000
 # A node may have handed the devices over before its report has been judged.
 _MAY_HAVE_RUN = frozenset({State.BINDING, State.ACTIVE})
+# A confirmation ends with the wait for it: whatever the reservation becomes, it counts once.
+_CONFIRMATION_AFTER = {
+    State.PLACED: ConfirmationState.USED,
+    State.PENDING: ConfirmationState.USED,
+    State.EXPIRED: ConfirmationState.EXPIRED,
+    State.CANCELLED: ConfirmationState.WITHDRAWN,
+    State.DENIED: ConfirmationState.WITHDRAWN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,9 @@ def move(
     ``extra`` goes into the event's data, ``changes`` are further columns of the row.
     """
     step = move_of(row.state, trigger)
+    if row.state is State.AWAITING_CONFIRMATION:
+        changes = {"conditions": (), "bind_deadline_ms": None, **changes}
+        confirmations.set_state(hand.tx, row.id, _CONFIRMATION_AFTER[step.to])
     if step.to in TERMINAL:
         quotas.refund(hand.tx, row.id)
     operation = step.operation or row.operation
@@ -70,6 +91,18 @@ def move(
         emit(hand.tx, after, step.event, data)
     schedule(hand, after)
     return after
+
+
+def enqueue(hand: Hand, row: StoredReservation) -> StoredReservation:
+    """Leave an admitted request to the pool's placer, which goes through its queue at once."""
+    condition = Condition(
+        type=ConditionType.QUEUED.value,
+        status="True",
+        reason="WaitsForPlacer",
+        message="the pool places requests in batches, oldest first; wait, or look again",
+        last_transition_time=hand.held.now_ms,
+    )
+    return move(hand, row, Trigger.QUEUED, conditions=(condition,))
 
 
 def place(
@@ -100,10 +133,11 @@ def place(
     condition = _unschedulable(row, outcome, hand.held.now_ms)
     if row.state is State.PENDING and row.conditions == (condition,):
         return row
+    queued = row.state is State.PENDING and row.operation is OperationState.RUNNING
     return move(
         hand,
         row,
-        Trigger.NO_FIT,
+        Trigger.QUEUED_NO_FIT if queued else Trigger.NO_FIT,
         during=None,
         conditions=(condition,),
         bind_deadline_ms=None,
@@ -169,6 +203,26 @@ def extend(hand: Hand, row: StoredReservation, end_ms: int) -> StoredReservation
     duration_ms = during.end_ms - during.start_ms
     after = move(hand, row, Trigger.EXTENDED, extra, during=during, extended_ms=duration_ms)
     mine = allocations.live(hand.tx, row.id)
+    on_nodes = {a.node_id for a in mine if a.state in ON_NODE}
+    assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
+    return after
+
+
+def shorten(
+    hand: Hand, row: StoredReservation, end_ms: int, why: Trigger, conditions: Sequence[Condition]
+) -> StoredReservation:
+    """Let a reservation that has started end earlier: bookings, window, what its nodes are told.
+
+    The devices stay booked for the pool's turnaround behind that.
+    """
+    assert row.during is not None
+    bookings.end_at(hand.tx, row.id, end_ms, hand.held.pool.policy.turnaround_ms)
+    mine = allocations.live(hand.tx, row.id)
+    allocations.set_until(hand.tx, row.id, end_ms)
+    pools.note_changes(hand.tx, hand.held, sorted({a.node_id for a in mine}))
+    during = replace(row.during, end_ms=end_ms)
+    extra = {"end": end_ms}
+    after = move(hand, row, why, extra, during=during, conditions=tuple(conditions))
     on_nodes = {a.node_id for a in mine if a.state in ON_NODE}
     assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
     return after
@@ -243,7 +297,9 @@ def schedule(hand: Hand, row: StoredReservation) -> None:
         soon = wake_ms < hand.held.now_ms + work.TICK_MS
         work.schedule(hand.tx, row.id, wake_ms, soon=soon)
     if row.state is State.PENDING:
-        work.poke(hand.tx, row.pool_id, hand.held.now_ms + PENDING_RETRY_MS)
+        queued = row.operation is OperationState.RUNNING
+        rest_ms = 0 if queued else PENDING_RETRY_MS
+        work.bring_forward(hand.tx, row.pool_id, hand.held.now_ms + rest_ms)
 
 
 def _unschedulable(row: StoredReservation, outcome: Unschedulable, now_ms: int) -> Condition:

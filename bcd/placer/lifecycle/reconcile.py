@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from bcd.model.ids import AllocationId, ReservationId
 from bcd.model.report import Bound, Failed, Report
 from bcd.model.reservation import ConditionType, HoldBinding, State
-from bcd.placer.lifecycle import apply
+from bcd.placer.lifecycle import apply, confirming
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.attestation import parse_envelope
 from bcd.placer.lifecycle.decide import (
@@ -63,7 +63,7 @@ class Reconciler:
         if not work.holds(tx, claim):
             return
         hand = Hand(tx, held, self.signer)
-        moved = False
+        row, moved = confirming.expire_if_due(hand, row)
         for _ in range(_MAX_STEPS):
             if row.state not in _LIVE:
                 break

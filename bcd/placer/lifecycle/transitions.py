@@ -22,8 +22,12 @@ class Trigger(StrEnum):
     """Why a reservation moves."""
 
     DENIED = "denied"
+    NEEDS_CONFIRMATION = "needs-confirmation"
+    NOT_CONFIRMED = "not-confirmed"
+    QUEUED = "queued"
     PLACED = "placed"
     NO_FIT = "no-fit"
+    QUEUED_NO_FIT = "queued-no-fit"
     STARTED = "started"
     BOUND = "bound"
     GAVE_UP = "gave-up"
@@ -53,6 +57,7 @@ class Move:
     reason: str = ""
 
 
+_RUNNING = OperationState.RUNNING
 _OK = OperationState.SUCCEEDED
 _NOT_OK = OperationState.FAILED
 _WAITING = (State.PENDING,)
@@ -62,8 +67,19 @@ MOVES: Mapping[tuple[State, Trigger], Move] = {
     (State.DRAFT, Trigger.DENIED): Move(State.DENIED, "", _NOT_OK),
     (State.DRAFT, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.DRAFT, Trigger.NO_FIT): Move(State.PENDING, "pending", _OK),
+    (State.DRAFT, Trigger.QUEUED): Move(State.PENDING, "queued", _RUNNING),
+    (State.DRAFT, Trigger.NEEDS_CONFIRMATION): Move(
+        State.AWAITING_CONFIRMATION, "awaiting-confirmation", _RUNNING
+    ),
+    (State.AWAITING_CONFIRMATION, Trigger.DENIED): Move(State.DENIED, "", _NOT_OK),
+    (State.AWAITING_CONFIRMATION, Trigger.NOT_CONFIRMED): Move(State.EXPIRED, "expired", _NOT_OK),
+    (State.AWAITING_CONFIRMATION, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
+    (State.AWAITING_CONFIRMATION, Trigger.NO_FIT): Move(State.PENDING, "pending", _OK),
+    (State.AWAITING_CONFIRMATION, Trigger.QUEUED): Move(State.PENDING, "queued", _RUNNING),
+    (State.AWAITING_CONFIRMATION, Trigger.RELEASED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PENDING, Trigger.PLACED): Move(State.PLACED, "placed", _OK),
     (State.PENDING, Trigger.NO_FIT): Move(State.PENDING, "", _OK),
+    (State.PENDING, Trigger.QUEUED_NO_FIT): Move(State.PENDING, "pending", _OK),
     (State.PENDING, Trigger.RELEASED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PENDING, Trigger.CANCELLED): Move(State.CANCELLED, "cancelled", _OK),
     (State.PLACED, Trigger.STARTED): Move(State.BINDING, "binding", _OK),
@@ -109,9 +125,12 @@ class Moments:
 def next_wake_ms(state: State, moments: Moments, now_ms: int) -> int | None:
     """When a reservation must be looked at again, None for never.
 
-    A pending one waits for its pool's own moment.
+    A pending one waits for its pool's own moment. ``bind_deadline_ms`` of one that awaits a
+    confirmation is the confirmation's.
     """
     during = moments.during
+    if state is State.AWAITING_CONFIRMATION:
+        return moments.bind_deadline_ms
     if during is None or state not in _LIVE:
         return None
     wake_ms = during.end_ms

@@ -15,8 +15,9 @@ from tests.placer.admission.test_request import document
 
 def seen(*models: str, **changes: Any) -> Attributes:
     """The attributes of a request in a pool with devices of these models."""
-    place = Place("eu-1", models)
-    return attributes_of("acme", "i|alice", place, parse_create(document(**changes)).request)
+    place = Place("eu-1", models, SharingPolicy())
+    request = parse_create(document(**changes)).request
+    return attributes_of("acme", "i|alice", place, request, Resources())
 
 
 def test_a_policy_sees_the_whole_request() -> None:

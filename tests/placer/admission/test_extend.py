@@ -31,7 +31,9 @@ class Capped:
         self.hours = hours
         self.asked: list[tuple[Action, int]] = []
 
-    def decide(self, _caller: Caller, action: Action, resource: Attributes) -> Decision:
+    def decide(
+        self, _caller: Caller, action: Action, resource: Attributes, *_word: object
+    ) -> Decision:
         self.asked.append((action, resource.attrs["durationHours"]))
         fits = resource.attrs["durationHours"] <= self.hours
         return Allowed() if fits else Denied((), ("duration",))

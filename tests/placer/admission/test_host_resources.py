@@ -24,7 +24,9 @@ class Watching:
     def __init__(self) -> None:
         self.seen: list[Attributes] = []
 
-    def decide(self, _caller: object, _action: object, resource: Attributes) -> Decision:
+    def decide(
+        self, _caller: object, _action: object, resource: Attributes, *_word: object
+    ) -> Decision:
         self.seen.append(resource)
         return Allowed()
 

@@ -116,7 +116,6 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
             Reason.INVALID_INPUT,
             "policy.turnaroundMs",
         ),
-        ({"policy": pb.PoolPolicy(placer="queued")}, Reason.UNSUPPORTED, "policy.placer"),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
         ({"policy": pb.PoolPolicy(tenant_root=True)}, Reason.UNSUPPORTED, "policy.tenantRoot"),
     ],
@@ -263,10 +262,21 @@ async def test_an_issued_token_works_for_whom_it_was_made(site: Site, admin: Cli
     assert 0 < answer.expires - site.clock.read() <= MINUTE_MS
 
 
+async def test_a_token_for_an_agent_makes_what_is_the_persons(site: Site, admin: Client) -> None:
+    request = pb.IssueTokenRequest(subject="carol", actor="agent-7", tenants=[TENANT])
+    answer = await admin.call(admin.credentials.IssueToken, request)
+    caller = site.issuer.caller_of(answer.token)
+    assert (caller.subject, caller.actor, caller.admin) == ("carol", "agent-7", False)
+    made = await site.bearer(answer.token).create()
+    assert made.owner_identity_id.endswith("|carol")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"subject": ""}, "subject"),
+        ({"actor": "a\nb"}, "actor"),
+        ({"actor": "agent", "admin": True}, "actor"),
         ({"tenants": [""]}, "tenants[0]"),
         ({"tenants": ["x"] * 65}, "tenants"),
         ({"groups": ["ok", "a\nb"]}, "groups[1]"),

@@ -64,7 +64,11 @@ LIVE = (State.PLACED, State.BINDING, State.ACTIVE)
 def test_only_a_refusal_a_repeated_no_fit_and_a_renewal_are_silent() -> None:
     silent = {pair for pair, move in MOVES.items() if not move.event}
     renewals = {(state, Trigger.RENEWED) for state in LIVE}
-    refusals = {(State.DRAFT, Trigger.DENIED), (State.PENDING, Trigger.NO_FIT)}
+    refusals = {
+        (State.DRAFT, Trigger.DENIED),
+        (State.AWAITING_CONFIRMATION, Trigger.DENIED),
+        (State.PENDING, Trigger.NO_FIT),
+    }
     assert silent == refusals | renewals
 
 
@@ -96,7 +100,10 @@ def test_the_operation_is_over_once_something_was_decided() -> None:
     for move in MOVES.values():
         if move.operation is None:
             continue
-        failed = move.to in (State.DENIED, State.FAILED)
+        if move.event in ("awaiting-confirmation", "queued"):
+            assert move.operation is OperationState.RUNNING
+            continue
+        failed = move.to in (State.DENIED, State.FAILED, State.EXPIRED)
         assert move.operation is (OperationState.FAILED if failed else OperationState.SUCCEEDED)
 
 
@@ -108,13 +115,15 @@ def test_what_has_started_cannot_be_cancelled_but_released() -> None:
         can_cancel = (state, Trigger.CANCELLED) in MOVES
         assert can_cancel == (state in (State.PENDING, State.PLACED))
         can_release = (state, Trigger.RELEASED) in MOVES
-        assert can_release == (state in STARTED | {State.PENDING, State.PLACED})
+        waits = {State.PENDING, State.PLACED, State.AWAITING_CONFIRMATION}
+        assert can_release == (state in STARTED | waits)
 
 
 def test_only_a_bind_fails_and_only_an_unbound_one_is_placed_again() -> None:
     assert {s for s, t in MOVES if t is Trigger.GAVE_UP} == {State.BINDING}
     assert {s for s, t in MOVES if t is Trigger.PLACED} == {
         State.DRAFT,
+        State.AWAITING_CONFIRMATION,
         State.PENDING,
         State.BINDING,
     }
@@ -166,6 +175,12 @@ def test_what_is_damaged_is_tried_again_until_its_start_and_more_often_near_it()
     assert wake(last_repair_ms) == last_repair_ms + REPAIR_RETRY_MS
     assert wake(DURING.start_ms - 1) == DURING.start_ms
     assert wake(DURING.start_ms) == DURING.start_ms
+
+
+def test_what_awaits_a_confirmation_is_looked_at_at_its_deadline() -> None:
+    assert (
+        next_wake_ms(State.AWAITING_CONFIRMATION, Moments(during=None, bind_deadline_ms=7), 0) == 7
+    )
 
 
 def test_what_waits_or_has_ended_has_no_moment_of_its_own() -> None:
