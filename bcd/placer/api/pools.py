@@ -101,7 +101,10 @@ class PoolCalls:
         return pb.DeletePoolResponse()
 
     def _update(self, tx: Transaction, request: pb.UpdatePoolRequest) -> pb.Pool:
-        """Everything that was planned under the old policy is planned anew."""
+        """Everything that was planned under the old policy is planned anew.
+
+        What the hosts can give, and the slots of their GPUs, follow when the hosts are woken.
+        """
         held = lock_pool(tx, request.pool_id)
         pool = held.pool
         policy = updated_policy(pool.policy, request.policy, request.reset)
@@ -111,6 +114,7 @@ class PoolCalls:
         if policy.host_reserve != pool.policy.host_reserve:
             told = [i for i in node_ids if desired_states.get(tx, i) is not None]
             assign(tx, self.signer, policy, told)
+        tx.wake("pool", pool.id)
         work.poke(tx, pool.id, held.now_ms)
         return _encode(pools.get(tx, pool.id), pools.usage(tx, pool.id, held.now_ms))
 

@@ -227,7 +227,12 @@ def _mask(flags: Iterable[bool]) -> int:
 
 
 def _linked(one: Atom, other: Atom) -> bool:
-    """Whether two whole GPUs see each other by NVLink, directly or through one switch fabric."""
+    """Whether two whole GPUs see each other by NVLink, directly or through one switch fabric.
+
+    Slots of one GPU lie as well to each other as anything can.
+    """
+    if {one.device_class, other.device_class} == {DeviceClass.SLOT}:
+        return one is not other and one.gpu_id == other.gpu_id
     if one is other or {one.device_class, other.device_class} != {DeviceClass.GPU}:
         return False
     if one.nvlink_domain and one.nvlink_domain == other.nvlink_domain:

@@ -118,11 +118,6 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
         ),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
         ({"policy": pb.PoolPolicy(tenant_root=True)}, Reason.UNSUPPORTED, "policy.tenantRoot"),
-        (
-            {"policy": pb.PoolPolicy(sharing=pb.Sharing(mode="mps"))},
-            Reason.UNSUPPORTED,
-            "policy.sharing.mode",
-        ),
     ],
     ids=str,
 )
