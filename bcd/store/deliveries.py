@@ -117,22 +117,30 @@ def turns(tx: Transaction, token: str) -> Sequence[Turn]:
     newest = events.bounds(tx).newest
     rows = tx.all(
         "SELECT w.id, w.rest_until_ms, w.lease_token, w.lease_until_ms, w.taken_seq,"
-        " (SELECT count(*) FROM webhook_deliveries d WHERE d.webhook_id = w.id"
-        "  AND d.state = 'waiting') AS waiting,"
-        " (SELECT min(d.due_ms) FROM webhook_deliveries d WHERE d.webhook_id = w.id"
-        f"  AND {_HEAD}) AS due_ms,"
         " CASE WHEN EXISTS (SELECT 1 FROM events e WHERE e.published_seq > w.taken_seq"
         "  AND e.published_seq <= :newest AND w.tenant_id IN ('', e.tenant_id)"
         "  AND (w.types = '' OR w.types LIKE '% ' || e.type || ' %')) THEN 1 ELSE 0 END AS more"
         " FROM webhooks w WHERE w.disabled = '' ORDER BY w.id",
         newest=newest,
     )
-    return [Turn(row["id"], _due_ms(row, token), newest - row["taken_seq"]) for row in rows]
+    # Of each subject the oldest; one pass over all that waits.
+    waiting = tx.all(
+        "SELECT h.webhook_id, min(d.due_ms) AS due_ms, sum(h.number) AS number FROM"
+        " (SELECT webhook_id, min(published_seq) AS place, count(*) AS number"
+        "  FROM webhook_deliveries WHERE state = 'waiting' GROUP BY webhook_id, subject) h"
+        " JOIN webhook_deliveries d ON d.webhook_id = h.webhook_id AND d.published_seq = h.place"
+        " GROUP BY h.webhook_id"
+    )
+    known = {row["webhook_id"]: (int(row["due_ms"]), int(row["number"])) for row in waiting}
+    return [
+        Turn(row["id"], _due_ms(row, known.get(row["id"]), token), newest - row["taken_seq"])
+        for row in rows
+    ]
 
 
-def _due_ms(row: Row, token: str) -> int | None:
-    due_ms: int | None = row["due_ms"]
-    if row["more"] and row["waiting"] < MAX_WAITING:
+def _due_ms(row: Row, waiting: tuple[int, int] | None, token: str) -> int | None:
+    due_ms, number = waiting or (None, 0)
+    if row["more"] and number < MAX_WAITING:
         due_ms = 0
     if due_ms is None:
         return None
