@@ -1,6 +1,5 @@
 """Every row of the table of moves happens in a real life, and tells what it says (spec 9.4)."""
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -24,15 +23,14 @@ LEASE_MS = 10 * MINUTE_MS
 Step = Callable[[World, DatabaseClock, ReservationId], Awaitable[object]]
 
 
-async def reach(
-    world: World, clock: DatabaseClock, state: State, trigger: Trigger
-) -> ReservationId:
+async def reach(world: World, clock: DatabaseClock, state: State) -> ReservationId:
     """A reservation of one GPU, spot and under a lease, in that state."""
     clock.advance(0)
     if state is State.AWAITING_CONFIRMATION:
-        return await asks(world)
-    if trigger is Trigger.QUEUED_NO_FIT:
-        await world.set_policy(placer="queued")
+        world.policy.answer = Denied(confirmable=True)
+        with pytest.raises(ConfirmationRequired) as asked:
+            await asks(world)
+        return ReservationId(asked.value.details["reservationId"])
     if state is State.PENDING:
         made = await world.create(1, spot=True, leaseSeconds=LEASE_MS // 1000)
         return made.id
@@ -46,37 +44,30 @@ async def reach(
     return made.id
 
 
-AGENT = replace(ALICE, actor="agent-7")
-NEEDS_A_PERSON = Denied(("ask a person",), confirmable=True)
+async def asks(world: World) -> object:
+    """The agent asks, or asks again."""
+    return await world.create(1, key="agent", caller=replace(ALICE, actor="agent"))
 
 
-async def asks(world: World) -> ReservationId:
-    """An agent's request that waits for its person."""
-    world.policy.answer = NEEDS_A_PERSON
-    with pytest.raises(ConfirmationRequired) as error:
-        await world.create(1, caller=AGENT)
-    return ReservationId(error.value.details["reservationId"])
+def asks_again(answer: Decision, *, queued: bool = False, room: bool = False) -> Step:
+    async def step(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
+        world.policy.answer = answer
+        if queued:
+            await world.set_policy(placer="queued")
+        if room:
+            await world.add_node(dgx("a", 1))
+        if isinstance(answer, Denied):
+            with pytest.raises(AccessDenied):
+                await asks(world)
+        else:
+            await asks(world)
+
+    return step
 
 
-async def asks_again(world: World, answer: Decision) -> None:
-    world.policy.answer = answer
-    with contextlib.suppress(AccessDenied):
-        await world.create(1, caller=AGENT)
-
-
-async def is_placed(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
-    await world.add_node(dgx("a", 1))
-    await asks_again(world, Allowed())
-
-
-async def is_late(world: World, clock: DatabaseClock, _made: ReservationId) -> None:
+async def nobody_confirms(world: World, clock: DatabaseClock, _made: ReservationId) -> None:
     clock.advance(30 * MINUTE_MS)
     await world.work()
-
-
-async def is_queued(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
-    await world.set_policy(placer="queued")
-    await asks_again(world, Allowed())
 
 
 async def denied(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
@@ -174,13 +165,13 @@ def of(trigger: Trigger) -> Step:
     return lambda world, _clock, made: world.end(made, trigger)
 
 
+AWAITING = State.AWAITING_CONFIRMATION
 STEPS: dict[tuple[State, Trigger], Step] = {
-    (State.AWAITING_CONFIRMATION, Trigger.DENIED): lambda w, _c, _m: asks_again(w, Denied()),
-    (State.AWAITING_CONFIRMATION, Trigger.NO_FIT): lambda w, _c, _m: asks_again(w, Allowed()),
-    (State.AWAITING_CONFIRMATION, Trigger.PLACED): is_placed,
-    (State.AWAITING_CONFIRMATION, Trigger.QUEUED): is_queued,
-    (State.AWAITING_CONFIRMATION, Trigger.NOT_CONFIRMED): is_late,
-    (State.PENDING, Trigger.QUEUED_NO_FIT): lambda world, _clock, _made: world.work(),
+    (AWAITING, Trigger.DENIED): asks_again(Denied()),
+    (AWAITING, Trigger.NOT_CONFIRMED): nobody_confirms,
+    (AWAITING, Trigger.PLACED): asks_again(Allowed(), room=True),
+    (AWAITING, Trigger.NO_FIT): asks_again(Allowed()),
+    (AWAITING, Trigger.QUEUED): asks_again(Allowed(), queued=True),
     (State.PENDING, Trigger.PLACED): placed,
     (State.PENDING, Trigger.NO_FIT): waits,
     (State.PLACED, Trigger.STARTED): starts,
@@ -203,18 +194,19 @@ WHEREVER: dict[Trigger, Step] = {
 }
 # A placed one that yields has not started: it is released at once.
 NEVER = {(State.PLACED, Trigger.PREEMPTING)}
+FROM_A_QUEUE = {(State.PENDING, Trigger.QUEUED_NO_FIT)}
 FROM_A_DRAFT = {pair for pair in MOVES if pair[0] is State.DRAFT}
 
 
 @pytest.mark.parametrize(
     ("state", "trigger"),
-    sorted(MOVES.keys() - FROM_A_DRAFT - NEVER),
+    sorted(MOVES.keys() - FROM_A_DRAFT - FROM_A_QUEUE - NEVER),
     ids=lambda value: value.value,
 )
 async def test_every_move_happens_and_tells_its_event(
     world: World, clock: DatabaseClock, state: State, trigger: Trigger
 ) -> None:
-    made = await reach(world, clock, state, trigger)
+    made = await reach(world, clock, state)
     before = await world.events(made)
     version = (await world.view(made)).version
     step = STEPS.get((state, trigger)) or WHEREVER[trigger]
@@ -241,7 +233,7 @@ async def test_a_draft_is_denied_placed_or_waits(world: World, clock: DatabaseCl
         Trigger.QUEUED,
         Trigger.NEEDS_CONFIRMATION,
     }
-    waiting = await reach(world, clock, State.PENDING, Trigger.NO_FIT)
+    waiting = await reach(world, clock, State.PENDING)
     assert await world.event_names(waiting) == ["pending"]
     await world.end(waiting, Trigger.CANCELLED)
     await world.add_node(dgx("a", 1))
@@ -250,9 +242,13 @@ async def test_a_draft_is_denied_placed_or_waits(world: World, clock: DatabaseCl
     await denied(world, clock, made.id)
     (row,) = await world.rows("SELECT id FROM reservations WHERE state = 'denied'")
     assert await world.event_names(row["id"]) == []
-    asked = await asks(world)
+    asked = await reach(world, clock, AWAITING)
     assert await world.event_names(asked) == ["awaiting-confirmation"]
+
+
+async def test_a_queued_one_is_told_of_and_waits_when_nothing_fits(world: World) -> None:
     await world.set_policy(placer="queued")
-    world.policy.answer = Allowed()
-    queued = await world.create(1, key="queued")
-    assert await world.event_names(queued.id) == ["queued"]
+    made = await world.create(1)
+    assert await world.event_names(made.id) == ["queued"]
+    await world.work()
+    assert await world.event_names(made.id) == ["queued", "pending"]
