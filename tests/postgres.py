@@ -38,7 +38,7 @@ DO $$ DECLARE name text; BEGIN
     WHERE schemaname = 'public' AND tablename NOT IN ('schema_version', 'control')
   LOOP EXECUTE 'DELETE FROM ' || quote_ident(name); END LOOP;
 END $$;
-UPDATE control SET value = 1;
+UPDATE control SET value = CASE key WHEN 'epoch' THEN 1 ELSE 0 END;
 CREATE OR REPLACE FUNCTION compute_now() RETURNS bigint LANGUAGE sql VOLATILE AS
   $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 """

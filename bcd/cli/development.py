@@ -25,7 +25,7 @@ from bcd.placer.pki.issuer import Grant
 from bcd.placer.pki.join import JoinRequest, mint
 from bcd.placer.pki.state import CA_FILE, Secrets, init_state, load_state
 from bcd.placer.server import Placer
-from bcd.placer.settings import ApiSettings, PlacerSettings
+from bcd.placer.settings import ApiSettings, PlacerSettings, WebhookSettings
 from bcd.sim.fleet import Fleet, Member
 from bcd.sim.machine import profile_of
 from bcd.store import atoms, pools, quotas
@@ -90,6 +90,7 @@ class DevSystem:
             state=self._state / "placer",
             trust_domain=_DOMAIN,
             api=ApiSettings(listen="127.0.0.1:0"),
+            webhooks=WebhookSettings(allow_http=True, allow_private=("127.0.0.0/8", "::1/128")),
         )
         secrets = _secrets(settings)
         database = open_database(settings.database)
@@ -190,7 +191,7 @@ def _secrets(settings: PlacerSettings) -> Secrets:
 
 def _seed(tx: Transaction) -> PoolId:
     """The pool and the quotas that ``dev`` starts with."""
-    for resource in ("gpu", "gpu.mig"):
+    for resource in (*DeviceClass, "vcpu", "memoryGiB"):
         quotas.set_ceiling(tx, TENANT, resource, _MANY)
     for pool in pools.every(tx):
         if pool.name == _POOL:

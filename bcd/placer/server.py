@@ -10,14 +10,23 @@ from grpc_reflection.v1alpha import reflection
 
 from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
+from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import CedarPolicy
+from bcd.placer.api.confirmations import ConfirmationCalls, ConfirmationsServicer
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
+from bcd.placer.api.events import EventCalls, EventsServicer
+from bcd.placer.api.maintenance import MaintenanceCalls, MaintenanceServicer
 from bcd.placer.api.nodes import NodeCalls, NodesServicer
-from bcd.placer.api.pools import PoolCalls, PoolsServicer, QuotasServicer
+from bcd.placer.api.offers import OfferCalls, OffersServicer
+from bcd.placer.api.pools import PoolCalls, PoolsServicer
+from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
 from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
+from bcd.placer.api.webhooks import WebhookCalls, WebhooksServicer
+from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.placer.capacity.reachability import ReachabilityKeeper
+from bcd.placer.events.outgoing import Outgoing
 from bcd.placer.lifecycle.reconcile import Reconciler
 from bcd.placer.lifecycle.worker import Worker
 from bcd.placer.loops import Loop
@@ -33,14 +42,34 @@ from bcd.signing.keyfile import Credentials
 from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
-from bcd.wire.compute.v1 import admin_pb2, admin_pb2_grpc, reservations_pb2, reservations_pb2_grpc
+from bcd.wire.compute.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    confirmations_pb2,
+    confirmations_pb2_grpc,
+    events_pb2,
+    events_pb2_grpc,
+    maintenance_pb2,
+    maintenance_pb2_grpc,
+    offers_pb2,
+    offers_pb2_grpc,
+    reservations_pb2,
+    reservations_pb2_grpc,
+)
 from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, admin_pb2)
+    for module in (
+        reservations_pb2,
+        confirmations_pb2,
+        events_pb2,
+        admin_pb2,
+        offers_pb2,
+        maintenance_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -55,6 +84,7 @@ class Placer:
         self._database = database
         self._secrets = secrets
         self._policy = CedarPolicy(settings.policy.folder)
+        self._outgoing = Outgoing(database, self._policy, settings.webhooks)
         self._command = self._own("command", (Role.COMMAND, "placer"), ())
         self._api_tls = self._own("api", (Role.PLACER, "placer"), settings.api.names)
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,15 +114,18 @@ class Placer:
         worker = Worker(database, Reconciler(placements, signer))
         enroller = EnrolmentKeeper(database, Enroller(self._secrets.authority))
         inventory, reachability = InventoryKeeper(database), ReachabilityKeeper(database)
+        hosts = HostsKeeper(database)
         upkeep = Upkeep(database, signer, self._command, self._api_tls)
         loops = (
             Loop("work", database, ["work"], worker.work_pass, 1.0),
             Loop("reports", database, ["report"], worker.judge_pass, 5.0),
             Loop("enrolments", database, ["enrolment"], enroller.answer_pass, 2.0),
             Loop("inventory", database, ["inventory"], inventory.apply_pass, 30.0),
+            Loop("hosts", database, ["pool"], hosts.sync_pass, 30.0),
             Loop("reachability", database, ["session"], reachability.judge_pass, 5.0),
             Loop("upkeep", database, [], upkeep.pass_once, 60.0),
             Loop("health", database, [], self._tell_health, _HEALTH_S),
+            *self._outgoing.loops(),
         )
         self._tasks = [asyncio.create_task(loop.run()) for loop in loops]
 
@@ -127,14 +160,36 @@ class Placer:
     ) -> None:
         database, secrets = self._database, self._secrets
         edge = Edge(secrets.issuer)
-        admission = Admission(database, self._policy, placements, signer)
+        policy = self._policy
+        lifetime_ms = self._settings.confirmation.lifetime_ms
+        admission = Admission(database, policy, placements, signer, lifetime_ms)
+        extensions = Extensions(database, policy, placements, signer)
+        calls = ReservationCalls(database, admission, extensions, policy, signer)
         reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
-            ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
-            server,
+            ReservationsServicer(edge, calls), server
         )
-        pool_calls = PoolCalls(database)
-        admin_pb2_grpc.add_PoolsServiceServicer_to_server(PoolsServicer(edge, pool_calls), server)
-        admin_pb2_grpc.add_QuotasServiceServicer_to_server(QuotasServicer(edge, pool_calls), server)
+        admin_pb2_grpc.add_PoolsServiceServicer_to_server(
+            PoolsServicer(edge, PoolCalls(database, signer)), server
+        )
+        offers_pb2_grpc.add_OffersServiceServicer_to_server(
+            OffersServicer(edge, OfferCalls(database)), server
+        )
+        admin_pb2_grpc.add_QuotasServiceServicer_to_server(
+            QuotasServicer(edge, QuotaCalls(database)), server
+        )
+        maintenance_pb2_grpc.add_MaintenanceServiceServicer_to_server(
+            MaintenanceServicer(edge, MaintenanceCalls(database, signer)), server
+        )
+        outgoing = self._outgoing
+        events_pb2_grpc.add_EventsServiceServicer_to_server(
+            EventsServicer(edge, EventCalls(outgoing.feed)), server
+        )
+        events_pb2_grpc.add_WebhooksServiceServicer_to_server(
+            WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
+        )
+        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
+            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
+        )
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server
         )
@@ -173,3 +228,4 @@ class Placer:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._outgoing.stop()

@@ -1,6 +1,7 @@
 """Keeps the control plane fresh: its certificates, the states signed with them, a lean database."""
 
 from bcd.model.units import DAY_MS, MINUTE_MS
+from bcd.placer.events.feed import KEPT_DAYS
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.pki.authority import Authority
 from bcd.placer.pki.command import CommandSigner
@@ -11,10 +12,12 @@ from bcd.store import (
     control,
     desired_states,
     enrolments,
+    events,
     nodes,
     pools,
     reports,
     reservations,
+    webhooks,
 )
 from bcd.store.database import Database, Transaction
 
@@ -24,6 +27,7 @@ _SIGNED_FOR_MS = 30 * DAY_MS
 _DRAFT_LIFE_MS = DAY_MS
 _REPORT_LIFE_MS = 7 * DAY_MS
 _ENROLMENT_LIFE_MS = 10 * MINUTE_MS
+_DEAD_LETTER_LIFE_MS = 30 * DAY_MS
 
 
 class Upkeep:
@@ -50,6 +54,9 @@ class Upkeep:
         while await self._database.write(self._sign_again):
             pass
         await self._database.write(_prune)
+        forgotten = -1
+        while (newest := await self._database.write(_forget_events)) > forgotten:
+            forgotten = newest
         return None
 
     def _sign_again(self, tx: Transaction) -> bool:
@@ -68,6 +75,13 @@ def _prune(tx: Transaction) -> None:
     reports.prune(tx, now_ms - _REPORT_LIFE_MS)
     enrolments.prune(tx, now_ms - _ENROLMENT_LIFE_MS)
     certificates.prune(tx, now_ms - OFFLINE_GRACE_MS - DAY_MS)
+
+
+def _forget_events(tx: Transaction) -> int:
+    """What is forgotten is gone for watchers too; a dead letter keeps its event."""
+    now_ms = tx.now_ms()
+    webhooks.forget(tx, now_ms - _DEAD_LETTER_LIFE_MS)
+    return events.forget(tx, now_ms - KEPT_DAYS * DAY_MS)
 
 
 def trust_authority(tx: Transaction, authority: Authority) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bcd.store.database import Transaction
+from bcd.model.errors import InvalidInput
+from bcd.store.database import Row, Transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,74 @@ def revoke_subject(tx: Transaction, subject_id: str, reason: str) -> int:
     )
     tx.wake("revocation", subject_id)
     return revoked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateRecord:
+    """What administrators see of a certificate; ``revoked_ms`` is None for one that is not."""
+
+    serial: str
+    role: str
+    subject_id: str
+    key_id: str
+    issued_ms: int
+    not_after_ms: int
+    revoked_ms: int | None
+    reason: str
+
+
+_RECORD = (
+    "SELECT c.serial, c.role, c.subject_id, c.key_id, c.issued_ms, c.not_after_ms,"
+    " r.revoked_ms, coalesce(r.reason, '') AS reason FROM certificates c"
+    " LEFT JOIN revocations r ON r.serial = c.serial"
+)
+
+
+def _record(row: Row) -> CertificateRecord:
+    return CertificateRecord(**row)
+
+
+def page(tx: Transaction, subject_id: str, after: str, limit: int) -> Sequence[CertificateRecord]:
+    """At most ``limit`` certificates older than the one with the serial ``after``, newest first.
+
+    An empty subject means everybody's. Raises InvalidInput for a serial that is not on record.
+    """
+    issued_ms = 1 << 62
+    if after:
+        issued_ms = get(tx, after, "cursor").issued_ms
+    rows = tx.all(
+        f"{_RECORD} WHERE (:subject_id = '' OR c.subject_id = :subject_id)"
+        " AND (c.issued_ms < :issued_ms OR (c.issued_ms = :issued_ms AND c.serial < :after))"
+        " ORDER BY c.issued_ms DESC, c.serial DESC LIMIT :limit",
+        subject_id=subject_id,
+        issued_ms=issued_ms,
+        after=after,
+        limit=limit,
+    )
+    return [_record(row) for row in rows]
+
+
+def get(tx: Transaction, serial: str, field: str) -> CertificateRecord:
+    """The certificate with a serial; raises InvalidInput naming ``field``."""
+    row = tx.one(f"{_RECORD} WHERE c.serial = :serial", serial=serial)
+    if row is None:
+        raise InvalidInput(field, "is the serial of no certificate on record")
+    return _record(row)
+
+
+def revoke(tx: Transaction, serial: str, reason: str) -> CertificateRecord | None:
+    """Revoke one certificate, once, and wake the gateways; None when it is not on record."""
+    row = tx.one("SELECT subject_id FROM certificates WHERE serial = :serial", serial=serial)
+    if row is None:
+        return None
+    tx.run(
+        "INSERT INTO revocations (serial, revoked_ms, reason)"
+        " VALUES (:serial, compute_now(), :reason) ON CONFLICT (serial) DO NOTHING",
+        serial=serial,
+        reason=reason,
+    )
+    tx.wake("revocation", row["subject_id"])
+    return get(tx, serial, "serial")
 
 
 def is_revoked(tx: Transaction, serial: str) -> bool:

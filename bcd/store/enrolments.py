@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bcd.model.ids import NodeId, PoolId
-from bcd.store.database import Transaction
+from bcd.store.database import Row, Transaction
 
 Kind = Literal["join", "renewal"]
 MAX_OPEN = 1024
@@ -45,8 +45,10 @@ def add_token(tx: Transaction, token: JoinToken) -> None:
 def lock_token(tx: Transaction, token_id: str) -> JoinToken | None:
     """Read a token and keep others from using it before the commit."""
     row = tx.one(f"SELECT * FROM join_tokens WHERE id = :id{tx.for_update}", id=token_id)
-    if row is None:
-        return None
+    return None if row is None else _token(row)
+
+
+def _token(row: Row) -> JoinToken:
     fields = {**row, "hmac_key": bytes(row["hmac_key"]), "trusted": bool(row["trusted"])}
     return JoinToken(**fields)
 
@@ -57,6 +59,41 @@ def use_token(tx: Transaction, token_id: str, csr_hash: str) -> None:
         "UPDATE join_tokens SET used_csr = :csr_hash WHERE id = :id",
         id=token_id,
         csr_hash=csr_hash,
+    )
+
+
+def page_of_tokens(tx: Transaction, pool_id: str, after: str, limit: int) -> Sequence[JoinToken]:
+    """At most ``limit`` tokens, the newest first, behind the one with the id ``after``.
+
+    An empty pool means every pool's. Ids of tokens ascend with the time they were made at.
+    """
+    rows = tx.all(
+        "SELECT * FROM join_tokens WHERE (:pool_id = '' OR pool_id = :pool_id)"
+        " AND (:after = '' OR id < :after) ORDER BY id DESC LIMIT :limit",
+        pool_id=pool_id,
+        after=after,
+        limit=limit,
+    )
+    return [_token(row) for row in rows]
+
+
+def expire_token(tx: Transaction, token_id: str) -> bool:
+    """From now on nobody joins with a token; returns whether it is on record."""
+    return bool(
+        tx.run(
+            "UPDATE join_tokens SET expires_ms = CASE WHEN expires_ms < compute_now()"
+            " THEN expires_ms ELSE compute_now() END WHERE id = :id",
+            id=token_id,
+        )
+    )
+
+
+def drop_tokens(tx: Transaction, *, pool_id: str = "", node_id: str = "") -> None:
+    """Forget the tokens of a pool or a node that goes away."""
+    tx.run(
+        "DELETE FROM join_tokens WHERE pool_id = :pool_id OR node_id = :node_id",
+        pool_id=pool_id,
+        node_id=node_id,
     )
 
 

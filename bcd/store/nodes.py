@@ -1,4 +1,7 @@
-"""Nodes as the placer keeps them, and their labels."""
+"""Nodes as the placer keeps them, and their labels.
+
+A removed node stays on record, for what was booked on it; lists leave it out.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +12,7 @@ from bcd.model.errors import NotFound
 from bcd.model.ids import NodeId, PoolId
 from bcd.model.reservation import Condition
 from bcd.store.database import Row, Transaction
+from bcd.store.pools import VISIBLE
 
 CAPABILITY_LABEL = "bc.dev/cap."
 
@@ -28,6 +32,13 @@ class Node:
     driver_version: str
     inventory_hash: str
     conditions: tuple[Condition, ...]
+    draining: bool = False
+    removed: bool = False
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether the node takes new bookings (spec 1.3); a draining one is cordoned too."""
+        return self.ready and self.reachable and self.trusted and not self.cordoned
 
 
 def _node(row: Row) -> Node:
@@ -43,6 +54,8 @@ def _node(row: Row) -> Node:
         driver_version=row["driver_version"],
         inventory_hash=row["inventory_hash"],
         conditions=msgspec.json.decode(row["conditions"], type=tuple[Condition, ...]),
+        draining=bool(row["draining"]),
+        removed=row["removed_ms"] is not None,
     )
 
 
@@ -60,22 +73,56 @@ def enrol(tx: Transaction, node_id: NodeId, pool_id: PoolId, role: str, *, trust
 
 
 def get(tx: Transaction, node_id: NodeId) -> Node:
-    """Read a node; raises NotFound."""
+    """Read a node, also one that was removed; raises NotFound."""
     row = tx.one("SELECT * FROM nodes WHERE id = :id", id=node_id)
     if row is None:
-        raise NotFound(f"there is no node {node_id}", nodeId=node_id)
+        raise missing(node_id)
     return _node(row)
+
+
+def current(tx: Transaction, node_id: NodeId) -> Node:
+    """Read a node that was not removed; raises NotFound."""
+    node = get(tx, node_id)
+    if node.removed:
+        raise missing(node_id)
+    return node
+
+
+def missing(node_id: str) -> NotFound:
+    """What everybody hears of a node that is not there for them."""
+    return NotFound(f"there is no node {node_id}", nodeId=node_id)
 
 
 def in_pool(tx: Transaction, pool_id: PoolId) -> Sequence[Node]:
     """A pool's nodes by id."""
-    rows = tx.all("SELECT * FROM nodes WHERE pool_id = :pool_id ORDER BY id", pool_id=pool_id)
+    rows = tx.all(
+        "SELECT * FROM nodes WHERE pool_id = :pool_id AND removed_ms IS NULL ORDER BY id",
+        pool_id=pool_id,
+    )
     return [_node(row) for row in rows]
 
 
 def every(tx: Transaction) -> Sequence[Node]:
     """All nodes by id."""
-    return [_node(row) for row in tx.all("SELECT * FROM nodes ORDER BY id")]
+    rows = tx.all("SELECT * FROM nodes WHERE removed_ms IS NULL ORDER BY id")
+    return [_node(row) for row in rows]
+
+
+def page(tx: Transaction, tenant_id: str, pool_id: str, after: str, limit: int) -> Sequence[Node]:
+    """At most ``limit`` nodes with ids above ``after``, by id; empty strings filter nothing.
+
+    A tenant sees the nodes of its own pools and of those offered to it.
+    """
+    rows = tx.all(
+        "SELECT n.* FROM nodes n JOIN pools p ON p.id = n.pool_id WHERE n.removed_ms IS NULL"
+        f" AND (:tenant_id = '' OR {VISIBLE}) AND (:pool_id = '' OR n.pool_id = :pool_id)"
+        " AND n.id > :after ORDER BY n.id LIMIT :limit",
+        tenant_id=tenant_id,
+        pool_id=pool_id,
+        after=after,
+        limit=limit,
+    )
+    return [_node(row) for row in rows]
 
 
 def set_reachable(tx: Transaction, node_id: NodeId, reachable: bool) -> bool:
@@ -90,17 +137,35 @@ def set_reachable(tx: Transaction, node_id: NodeId, reachable: bool) -> bool:
 
 
 def set_cordoned(tx: Transaction, node_id: NodeId, cordoned: bool) -> None:
-    """Keep new bookings off a node, or let them back; raises NotFound."""
+    """Keep new bookings off a node, or let them back, which ends draining; raises NotFound."""
     changed = tx.run(
-        "UPDATE nodes SET cordoned = :value WHERE id = :id", id=node_id, value=int(cordoned)
+        "UPDATE nodes SET cordoned = :value, draining = draining * :value WHERE id = :id",
+        id=node_id,
+        value=int(cordoned),
     )
     if not changed:
-        raise NotFound(f"there is no node {node_id}", nodeId=node_id)
+        raise missing(node_id)
 
 
-def distrust(tx: Transaction, node_id: NodeId) -> None:
-    """Take a node's trust away until it joins again."""
-    tx.run("UPDATE nodes SET trusted = 0 WHERE id = :id", id=node_id)
+def drain(tx: Transaction, node_id: NodeId) -> None:
+    """Cordon a node and mark it as one that is to become empty."""
+    tx.run("UPDATE nodes SET cordoned = 1, draining = 1 WHERE id = :id", id=node_id)
+
+
+def set_trusted(tx: Transaction, node_id: NodeId, trusted: bool) -> None:
+    """Take a node's trust away, or give it back; joining again gives what its token says."""
+    tx.run("UPDATE nodes SET trusted = :value WHERE id = :id", id=node_id, value=int(trusted))
+
+
+def remove(tx: Transaction, node_id: NodeId) -> None:
+    """Take a node out for good. Call under the pool's lock, with nothing booked on it."""
+    tx.run(
+        "UPDATE nodes SET removed_ms = compute_now(), trusted = 0, ready = 0, cordoned = 1"
+        " WHERE id = :id",
+        id=node_id,
+    )
+    tx.run("DELETE FROM node_labels WHERE node_id = :id", id=node_id)
+    tx.run("DELETE FROM host_capacity WHERE node_id = :id", id=node_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,4 +229,27 @@ def replace_capabilities(tx: Transaction, node_id: NodeId, capabilities: Iterabl
     tx.many(
         "INSERT INTO node_labels (node_id, key, value, source) VALUES (:id, :key, '1', 'system')",
         [{"id": node_id, "key": key} for key in sorted(wanted - present)],
+    )
+
+
+def set_label(tx: Transaction, node_id: NodeId, key: str, value: str) -> None:
+    """Set an operator's label."""
+    tx.run(
+        "INSERT INTO node_labels (node_id, key, value, source)"
+        " VALUES (:id, :key, :value, 'operator')"
+        " ON CONFLICT (node_id, key, source) DO UPDATE SET value = excluded.value",
+        id=node_id,
+        key=key,
+        value=value,
+    )
+
+
+def remove_label(tx: Transaction, node_id: NodeId, key: str) -> bool:
+    """Remove an operator's label; returns whether there was one."""
+    return bool(
+        tx.run(
+            "DELETE FROM node_labels WHERE node_id = :id AND key = :key AND source = 'operator'",
+            id=node_id,
+            key=key,
+        )
     )

@@ -1,4 +1,7 @@
-"""Pools: the lock of all that books in them, their clock, and which of their nodes changed."""
+"""Pools: the lock of all that books in them, their clock, and which of their nodes changed.
+
+A deleted pool stays on record, for the reservations that were in it.
+"""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -7,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from bcd.model.errors import Conflict, NotFound
+from bcd.model.errors import Conflict, InvalidInput, NotFound
 from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.pool import PoolPolicy
 from bcd.store.database import Row, Transaction
@@ -21,6 +24,12 @@ _LOCK = (
 
 Change = Literal["bookings", "node"]
 
+# Whether :tenant_id sees pool p: it owns it or was offered it.
+VISIBLE = (
+    "(p.tenant_id = :tenant_id OR EXISTS (SELECT 1 FROM offers o"
+    " WHERE o.pool_id = p.id AND o.tenant_id = :tenant_id))"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -32,6 +41,7 @@ class Pool:
     region: str
     policy: PoolPolicy
     models: tuple[str, ...]
+    deleted: bool = False
 
 
 def _pool(row: Row) -> Pool:
@@ -42,6 +52,7 @@ def _pool(row: Row) -> Pool:
         region=row["region"],
         policy=msgspec.json.decode(row["policy"], type=PoolPolicy),
         models=msgspec.json.decode(row["models"], type=tuple[str, ...]),
+        deleted=row["deleted_ms"] is not None,
     )
 
 
@@ -63,16 +74,62 @@ def create(tx: Transaction, name: str, tenant_id: str, region: str, policy: Pool
 
 
 def get(tx: Transaction, pool_id: PoolId) -> Pool:
-    """Read a pool; raises NotFound."""
+    """Read a pool, also one that was deleted; raises NotFound."""
     row = tx.one("SELECT * FROM pools WHERE id = :id", id=pool_id)
     if row is None:
-        raise NotFound(f"there is no pool {pool_id}", poolId=pool_id)
+        raise missing(pool_id)
     return _pool(row)
 
 
+def missing(pool_id: str) -> NotFound:
+    """What everybody hears of a pool that is not there for them."""
+    return NotFound(f"there is no pool {pool_id[:64]}", poolId=pool_id[:64])
+
+
 def every(tx: Transaction) -> Sequence[Pool]:
-    """All pools, by name."""
-    return [_pool(row) for row in tx.all("SELECT * FROM pools ORDER BY name")]
+    """All pools that were not deleted, by name."""
+    rows = tx.all("SELECT * FROM pools WHERE deleted_ms IS NULL ORDER BY name")
+    return [_pool(row) for row in rows]
+
+
+def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Pool]:
+    """A tenant's own pools and those offered to it, by name; every pool for an empty tenant.
+
+    At most ``limit`` pools behind the one with the id ``after``. Raises InvalidInput when there
+    is no such pool: an empty page would look like the last one.
+    """
+    last = tx.one("SELECT name FROM pools WHERE id = :after", after=after) if after else None
+    if after and last is None:
+        raise InvalidInput("cursor", "names no pool; list without one")
+    rows = tx.all(
+        "SELECT * FROM pools p WHERE p.deleted_ms IS NULL"
+        f" AND (:tenant_id = '' OR {VISIBLE}) AND (p.name, p.id) > (:name, :after)"
+        " ORDER BY p.name, p.id LIMIT :limit",
+        tenant_id=tenant_id,
+        name="" if last is None else last["name"],
+        after=after,
+        limit=limit,
+    )
+    return [_pool(row) for row in rows]
+
+
+def set_policy(tx: Transaction, pool_id: PoolId, policy: PoolPolicy) -> None:
+    """Write a pool's policy. Call under the lock."""
+    tx.run(
+        "UPDATE pools SET policy = :policy WHERE id = :id",
+        id=pool_id,
+        policy=msgspec.json.encode(policy).decode(),
+    )
+
+
+def delete(tx: Transaction, pool_id: PoolId) -> None:
+    """Take a pool out, which frees its name. Call under the lock, with nothing left in it."""
+    tx.run(
+        "UPDATE pools SET deleted_ms = compute_now(), name = id WHERE id = :id AND"
+        " deleted_ms IS NULL",
+        id=pool_id,
+    )
+    tx.run("DELETE FROM offers WHERE pool_id = :id", id=pool_id)
 
 
 def lock(tx: Transaction, pool_id: PoolId) -> "PoolLock":
@@ -82,7 +139,7 @@ def lock(tx: Transaction, pool_id: PoolId) -> "PoolLock":
     """
     row = tx.one(f"{_LOCK} WHERE id = :id RETURNING *", id=pool_id)
     if row is None:
-        raise NotFound(f"there is no pool {pool_id}", poolId=pool_id)
+        raise missing(pool_id)
     return _held(row)
 
 
@@ -103,7 +160,7 @@ def keep_models(tx: Transaction, pool_id: PoolId) -> None:
     """Bring the pool's list of device models in step with its atoms. Call under the lock."""
     rows = tx.all(
         "SELECT DISTINCT a.model FROM atoms a JOIN nodes n ON n.id = a.node_id"
-        " WHERE n.pool_id = :pool_id ORDER BY a.model",
+        " WHERE n.pool_id = :pool_id AND n.removed_ms IS NULL ORDER BY a.model",
         pool_id=pool_id,
     )
     tx.run(
@@ -203,7 +260,7 @@ def usage(tx: Transaction, pool_id: PoolId, now_ms: int) -> Usage:
     counted = tx.one(
         "SELECT count(*) AS nodes, coalesce(sum(CASE WHEN ready = 1 AND trusted = 1"
         " AND reachable = 1 AND cordoned = 0 THEN 1 ELSE 0 END), 0) AS schedulable"
-        " FROM nodes WHERE pool_id = :pool_id",
+        " FROM nodes WHERE pool_id = :pool_id AND removed_ms IS NULL",
         pool_id=pool_id,
     )
     devices = tx.one(

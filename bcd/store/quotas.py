@@ -1,10 +1,16 @@
-"""Quotas: charge rows per reservation, so that a refund happens once and used = sum of charges."""
+"""Quotas: charge rows per reservation, so that a refund happens once and used = sum of charges.
+
+A charge says which ceilings it counts against: the tenant's quota, the limit of the offer that it
+was made under, or both. What counts against an offer is added up from the charges themselves.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bcd.model.ids import ReservationId
+from bcd.store import offers
 from bcd.store.database import Transaction
+from bcd.store.offers import Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +25,13 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A charge that does not fit."""
+    """A charge that does not fit the tenant's quota, or with ``offered`` the offer's limit."""
 
     resource: str
     ceiling: int
     used: int
     asked: int
+    offered: bool = False
 
 
 def set_ceiling(tx: Transaction, tenant_id: str, resource: str, ceiling: int) -> Quota:
@@ -41,61 +48,96 @@ def set_ceiling(tx: Transaction, tenant_id: str, resource: str, ceiling: int) ->
 
 def of_tenant(tx: Transaction, tenant_id: str) -> Sequence[Quota]:
     """A tenant's quotas by resource."""
+    return page(tx, tenant_id, "", 1 << 30)
+
+
+def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Quota]:
+    """At most ``limit`` of a tenant's quotas, by resource, behind the resource ``after``."""
     rows = tx.all(
         "SELECT tenant_id, resource, ceiling, used FROM quotas WHERE tenant_id = :tenant_id"
-        " ORDER BY resource",
+        " AND resource > :after ORDER BY resource LIMIT :limit",
         tenant_id=tenant_id,
+        after=after,
+        limit=limit,
     )
     return [Quota(**row) for row in rows]
 
 
 def charge(
-    tx: Transaction, reservation_id: ReservationId, tenant_id: str, amounts: Mapping[str, int]
+    tx: Transaction,
+    reservation_id: ReservationId,
+    tenant_id: str,
+    amounts: Mapping[str, int],
+    offer: Offer | None = None,
 ) -> Refused | None:
     """Charge each resource, in sorted order; returns the first that does not fit.
 
-    A missing row grants 0. After a refusal the caller rolls back what was charged before it.
+    ``offer`` is the one that the reservation is made under; then call under its pool's lock. What
+    it names must fit its limit, and the tenant's quota only where the tenant has one; what it
+    does not name needs a quota, and a missing row grants 0 (spec 5.2). After a refusal the caller
+    rolls back what was charged before it.
     """
     for resource, amount in sorted(amounts.items()):
-        charged = tx.run(
+        limit = None if offer is None else offer.limits.get(resource)
+        if offer is not None and limit is not None:
+            used = offers.used(tx, offer, resource)
+            if used + amount > limit:
+                return Refused(resource, limit, used, amount, offered=True)
+        in_quota = _count_in(tx, tenant_id, resource, amount)
+        if not in_quota:
+            row = _quota(tx, tenant_id, resource)
+            if row is not None or limit is None:
+                return Refused(resource, *(row or (0, 0)), amount)
+        tx.run(
+            "INSERT INTO quota_charges"
+            " (reservation_id, resource, tenant_id, amount, in_quota, offer_pool_id)"
+            " VALUES (:reservation_id, :resource, :tenant_id, :amount, :in_quota, :offer_pool_id)",
+            reservation_id=reservation_id,
+            resource=resource,
+            tenant_id=tenant_id,
+            amount=amount,
+            in_quota=int(in_quota),
+            offer_pool_id=None if offer is None else offer.pool_id,
+        )
+    return None
+
+
+def _count_in(tx: Transaction, tenant_id: str, resource: str, amount: int) -> bool:
+    """Add to what is used of a quota that covers it; False where none does."""
+    return bool(
+        tx.run(
             "UPDATE quotas SET used = used + :amount WHERE tenant_id = :tenant_id"
             " AND resource = :resource AND used + :amount <= ceiling",
             tenant_id=tenant_id,
             resource=resource,
             amount=amount,
         )
-        if not charged:
-            row = tx.one(
-                "SELECT ceiling, used FROM quotas"
-                " WHERE tenant_id = :tenant_id AND resource = :resource",
-                tenant_id=tenant_id,
-                resource=resource,
-            )
-            ceiling, used = (0, 0) if row is None else (row["ceiling"], row["used"])
-            return Refused(resource, ceiling, used, amount)
-        tx.run(
-            "INSERT INTO quota_charges (reservation_id, resource, tenant_id, amount)"
-            " VALUES (:reservation_id, :resource, :tenant_id, :amount)",
-            reservation_id=reservation_id,
-            resource=resource,
-            tenant_id=tenant_id,
-            amount=amount,
-        )
-    return None
+    )
+
+
+def _quota(tx: Transaction, tenant_id: str, resource: str) -> tuple[int, int] | None:
+    """(ceiling, used) of a quota, None without one."""
+    row = tx.one(
+        "SELECT ceiling, used FROM quotas WHERE tenant_id = :tenant_id AND resource = :resource",
+        tenant_id=tenant_id,
+        resource=resource,
+    )
+    return None if row is None else (row["ceiling"], row["used"])
 
 
 def refund(tx: Transaction, reservation_id: ReservationId) -> None:
     """Give a reservation's charges back; a second call finds none."""
     rows = tx.all(
         "DELETE FROM quota_charges WHERE reservation_id = :id"
-        " RETURNING tenant_id, resource, amount",
+        " RETURNING tenant_id, resource, amount, in_quota",
         id=reservation_id,
     )
     for row in sorted(rows, key=lambda row: row["resource"]):
-        tx.run(
-            "UPDATE quotas SET used = used - :amount"
-            " WHERE tenant_id = :tenant_id AND resource = :resource",
-            tenant_id=row["tenant_id"],
-            resource=row["resource"],
-            amount=row["amount"],
-        )
+        if row["in_quota"]:
+            tx.run(
+                "UPDATE quotas SET used = used - :amount"
+                " WHERE tenant_id = :tenant_id AND resource = :resource",
+                tenant_id=row["tenant_id"],
+                resource=row["resource"],
+                amount=row["amount"],
+            )

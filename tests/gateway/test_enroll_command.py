@@ -52,6 +52,9 @@ class PlacerApi(admin_pb2_grpc.CredentialsServiceServicer):
     async def CreateJoinToken(self, request: Any, context: Any) -> Any:  # noqa: N802
         raise NotImplementedError
 
+    ListJoinTokens = ExpireJoinToken = CreateJoinToken
+    ListCertificates = RevokeCertificate = CreateJoinToken
+
 
 @pytest.fixture
 async def api() -> AsyncIterator[PlacerApi]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from bcd.model.caller import Caller
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import Reservation
+from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import Allowed, Denied
 from bcd.placer.api.reservations import ReservationCalls
 from bcd.placer.pki.authority import Authority
@@ -69,7 +70,10 @@ class Service:
 
     def _wire(self) -> None:
         world = self.world
-        self.calls = ReservationCalls(self.database, world.admission, world.policy, world.signer)
+        extensions = Extensions(self.database, world.policy, world.placements, world.signer)
+        self.calls = ReservationCalls(
+            self.database, world.admission, extensions, world.policy, world.signer
+        )
         self.other = World(self.database, self.authority, world.pool_id, world.policy)
 
     async def stop(self) -> None:

@@ -23,6 +23,8 @@ SERVICES = {
     "bcd.wire.compute.v1.NodesService",
     "bcd.wire.compute.v1.QuotasService",
     "bcd.wire.compute.v1.CredentialsService",
+    "bcd.wire.compute.v1.EventsService",
+    "bcd.wire.compute.v1.WebhooksService",
 }
 __all__ = ["site", "state"]
 

@@ -11,9 +11,11 @@ import psycopg
 import pytest
 
 from bcd.model.errors import BadConfiguration
-from bcd.store import pools
+from bcd.model.ids import ReservationId
+from bcd.store import events, pools, quotas
 from bcd.store.database import Database, Transaction
 from bcd.store.dialect import postgresql_schema
+from bcd.store.events import Wanted
 from bcd.store.migrate import VERSION_TABLE, migrations, newest_version, pending
 from bcd.store.open import open_database
 from tests.postgres import Cluster
@@ -28,6 +30,11 @@ SHIPPED = {
     "0003_gateway_role.postgresql.sql": "c26aa145f1244105102b545d6457b5be",
     "0004_gateway_verdict.postgresql.sql": "6d4715afafea0be8b6eaeaeae1e3fd23",
     "0005_hosts.sql": "47155dd2b1aa8d8f2c978f9dbe712930",
+    "0006_events.sql": "7ec0b8176fc38c5468dd3624dccdf61f",
+    "0007_admin.sql": "e33b35b4c7888e6809ec01496b1908eb",
+    "0008_confirmations.sql": "b7873bb5a9401f54f9c165a184f69ad2",
+    "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
+    "0011_lifecycle.sql": "b2923b111f8b1f367836fd12f98e5683",
 }
 
 
@@ -114,6 +121,59 @@ async def test_an_older_database_is_brought_up_to_date(bare: Bare) -> None:
         ]
 
     assert await ask(bare.url, twice) == [[True, False]]
+
+
+async def test_charges_of_an_older_program_are_given_back(bare: Bare) -> None:
+    """They counted against the quota alone."""
+    bare.run(f"{VERSION_TABLE};")
+    for older in migrations(bare.engine):
+        if older.version <= 4:
+            bare.run(older.sql)
+    bare.run(
+        "INSERT INTO schema_version VALUES (4);"
+        "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
+        " VALUES ('pool_1', 'p', 'acme', 'eu', '{}', 1);"
+        "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+        " request_hash, request, host_share, state, operation, created_ms) VALUES"
+        " ('rsv_1', 'acme', 'pool_1', 'o', 'o', 'k', 'h', '{}', '{}', 'pending', 'succeeded', 1);"
+        "INSERT INTO quotas (tenant_id, resource, ceiling, used) VALUES ('acme', 'gpu', 9, 4);"
+        "INSERT INTO quota_charges (reservation_id, resource, tenant_id, amount)"
+        " VALUES ('rsv_1', 'gpu', 'acme', 4);"
+    )
+
+    def refund(tx: Transaction) -> list[int]:
+        quotas.refund(tx, ReservationId("rsv_1"))
+        return [quota.used for quota in quotas.of_tenant(tx, "acme")]
+
+    assert await ask(bare.url, refund, version) == [[0], [newest_version(bare.engine)]]
+
+
+async def test_events_of_an_older_database_get_their_reservations_tenant(bare: Bare) -> None:
+    older = [one for one in migrations(bare.engine) if one.version < 6]
+    bare.run(VERSION_TABLE)
+    for one in older:
+        bare.run(one.sql.replace("bcd_gateway", "postgres"))
+    bare.run(f"INSERT INTO schema_version VALUES ({older[-1].version})")
+    bare.run(
+        "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
+        " VALUES ('p', 'p', 'owner', 'r', '{}', 0);"
+        "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+        " request_hash, request, host_share, state, operation, created_ms)"
+        " VALUES ('rsv_a', 'acme', 'p', '', '', '', '', '{}', '{}', 'placed', 'succeeded', 0);"
+        "INSERT INTO events (subject, type, data, at_ms) VALUES"
+        " ('reservation/rsv_a', 'reservation.placed', '{}', 0),"
+        " ('reservation/rsv_gone', 'reservation.placed', '{}', 0),"
+        " ('node/rsv_a', 'node.enrolment-rejected', '{}', 0)"
+    )
+
+    def tenants(tx: Transaction) -> list[str]:
+        return [row["tenant_id"] for row in tx.all("SELECT tenant_id FROM events ORDER BY seq")]
+
+    def published(tx: Transaction) -> list[int | None]:
+        assert events.publish(tx, 10) == 3
+        return [event.published_seq for event in events.page(tx, Wanted(), 0, 10).events]
+
+    assert await ask(bare.url, tenants, published) == [["acme", "", ""], [1, 2, 3]]
 
 
 async def test_a_database_from_the_future_is_refused_and_left_alone(bare: Bare) -> None:

@@ -6,15 +6,24 @@ import click
 
 from bcd import __version__
 from bcd.cli.better_compute.cancel import cancel
+from bcd.cli.better_compute.certificates import certificates
+from bcd.cli.better_compute.confirm import confirm
 from bcd.cli.better_compute.dev import dev
+from bcd.cli.better_compute.extend import extend
 from bcd.cli.better_compute.get import get
 from bcd.cli.better_compute.list import list_
+from bcd.cli.better_compute.maintenance import maintenance
 from bcd.cli.better_compute.nodes import nodes
+from bcd.cli.better_compute.offers import offers
 from bcd.cli.better_compute.pools import pools
 from bcd.cli.better_compute.quota import quota
+from bcd.cli.better_compute.reassign import reassign
 from bcd.cli.better_compute.release import release
+from bcd.cli.better_compute.renew import renew
 from bcd.cli.better_compute.reserve import reserve
 from bcd.cli.better_compute.token import token
+from bcd.cli.better_compute.watch import events, watch
+from bcd.cli.better_compute.webhook import webhook
 
 
 @click.group(
@@ -26,5 +35,10 @@ def main() -> None:
     """Reserve GPUs, and look after what you reserved."""
 
 
-for _verb in (reserve, get, list_, release, cancel, nodes, pools, quota, token, dev):
+for _verb in (
+    *(reserve, get, list_, watch, events, extend, renew, release, cancel, confirm, reassign),
+    *(nodes, pools, quota, token, webhook, dev),
+):
+    main.add_command(_verb)
+for _verb in (offers, maintenance, certificates):
     main.add_command(_verb)

@@ -99,6 +99,13 @@ class Connection:
         except grpc.RpcError as error:
             raise self._explained(decode_error(error)) from error
 
+    def stream(self, method: Callable[..., Iterator[A]], request: Message) -> Iterator[A]:
+        """The answers of a stub's streaming method; raises as ``call`` does."""
+        try:
+            yield from method(request, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise self._explained(decode_error(error)) from error
+
     def _explained(self, failure: RemoteError) -> BcdError:
         """The failure in words that say what to look at."""
         if failure.told or failure.reason is not Reason.UNAVAILABLE:

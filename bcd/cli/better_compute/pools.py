@@ -1,6 +1,7 @@
-"""``better-compute pools``: the pools of your tenant; administrators create them."""
+"""``better-compute pools``: the pools that you book in; administrators make and change them."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,8 +11,11 @@ from bcd.cli.better_compute.connection import (
     connected,
     output_option,
 )
-from bcd.cli.better_compute.parameters import Duration
-from bcd.cli.better_compute.show import print_json, print_table
+from bcd.cli.better_compute.paging import every
+from bcd.cli.better_compute.parameters import pool_id
+from bcd.cli.better_compute.pool_options import policy_of, policy_options
+from bcd.cli.better_compute.show import print_fields, print_json, print_table
+from bcd.model.units import format_duration
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
 
@@ -20,22 +24,23 @@ from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
 @client_options
 @click.pass_context
 def pools(context: click.Context, tenant: str | None, output: str, config: Path | None) -> None:
-    """List your tenant's pools; `pools create` adds one."""
+    """List your tenant's pools, and those offered to it; `pools show` has their policy."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
         stub = PoolsServiceStub(connection.channel)
         request = pb.ListPoolsRequest(tenant_id=connection.tenant(tenant))
-        found = connection.call(stub.ListPools, request).pools
+        found = every(connection, stub.ListPools, request, "pools")
     if output == "json":
-        print_json(list(found))
+        print_json(found)
         return
     print_table(
-        ("ID", "NAME", "REGION", "NODES", "GPUS", "FREE"),
+        ("ID", "NAME", "OWNER", "REGION", "NODES", "GPUS", "FREE"),
         (
             (
                 pool.id,
                 pool.name,
+                pool.tenant_id,
                 pool.region,
                 f"{pool.nodes_schedulable}/{pool.nodes}",
                 str(pool.gpus),
@@ -47,24 +52,93 @@ def pools(context: click.Context, tenant: str | None, output: str, config: Path 
 
 
 @pools.command()
+@click.argument("pool")
+@client_options
+def show(pool: str, tenant: str | None, output: str, config: Path | None) -> None:
+    """Show one pool with its policy."""
+    with connected(config) as connection:
+        acting = tenant or connection.settings.tenant
+        chosen = pool_id(connection, acting, pool)
+        request = pb.GetPoolRequest(tenant_id=acting, pool_id=chosen)
+        stub = PoolsServiceStub(connection.channel)
+        found = connection.call(stub.GetPool, request).pool
+    print_json(found) if output == "json" else _print(found)
+
+
+def _print(pool: pb.Pool) -> None:
+    policy = pool.policy
+    share, ratio, reserve = policy.per_gpu, policy.ratio, policy.host_reserve
+    smallest = "the smallest host's share"
+    print_fields(
+        (
+            ("pool", pool.id),
+            ("name", pool.name),
+            ("owner", pool.tenant_id),
+            ("region", pool.region),
+            ("nodes", f"{pool.nodes_schedulable} of {pool.nodes} take bookings"),
+            ("gpus", f"{pool.gpus_free} of {pool.gpus} free"),
+            ("turnaround", format_duration(policy.turnaround_ms)),
+            ("vcpu per gpu", str(share.vcpu) if share.HasField("vcpu") else smallest),
+            (
+                "memory per gpu",
+                f"{share.memory_gib} GiB" if share.HasField("memory_gib") else smallest,
+            ),
+            ("ratio", f"vcpu {ratio.vcpu:g}, memory {ratio.memory_gib:g}"),
+            ("host reserve", f"vcpu {reserve.vcpu}, memory {reserve.memory_gib} GiB"),
+            ("sharing", policy.sharing.mode),
+            ("kubernetes", "yes" if policy.kubernetes else "no"),
+            ("tenant root", "yes" if policy.tenant_root else "no"),
+            ("spot grace", format_duration(policy.spot.grace_seconds * 1000)),
+            ("placer", policy.placer),
+        )
+    )
+
+
+@pools.command()
 @click.argument("name")
 @click.option("--owner", required=True, help="The tenant that owns the pool.")
 @click.option("--region", required=True)
-@click.option("--turnaround", type=Duration(), help="A gap kept free after every booking: 5m.")
+@policy_options
 @output_option
 @config_option
 def create(
-    name: str,
-    owner: str,
-    region: str,
-    turnaround: int | None,
-    output: str,
-    config: Path | None,
+    name: str, owner: str, region: str, output: str, config: Path | None, **options: Any
 ) -> None:
     """Create a pool."""
+    policy = policy_of(options)
     with connected(config) as connection:
-        policy = pb.PoolPolicy(turnaround_ms=turnaround)
         request = pb.CreatePoolRequest(name=name, tenant_id=owner, region=region, policy=policy)
         stub = PoolsServiceStub(connection.channel)
         pool = connection.call(stub.CreatePool, request).pool
     print_json(pool) if output == "json" else click.echo(pool.id)
+
+
+@pools.command()
+@click.argument("pool")
+@policy_options
+@click.option("--reset", multiple=True, metavar="FIELD", help="Back to its default: perGpu.")
+@output_option
+@config_option
+def update(
+    pool: str, reset: tuple[str, ...], output: str, config: Path | None, **options: Any
+) -> None:
+    """Change a pool's policy; what is booked keeps what it has."""
+    policy = policy_of(options)
+    with connected(config) as connection:
+        chosen = pool_id(connection, connection.settings.tenant, pool)
+        request = pb.UpdatePoolRequest(pool_id=chosen, policy=policy, reset=reset)
+        stub = PoolsServiceStub(connection.channel)
+        changed = connection.call(stub.UpdatePool, request).pool
+    print_json(changed) if output == "json" else _print(changed)
+
+
+@pools.command()
+@click.argument("pool")
+@config_option
+def delete(pool: str, config: Path | None) -> None:
+    """Delete a pool that has no nodes and no reservations."""
+    with connected(config) as connection:
+        chosen = pool_id(connection, connection.settings.tenant, pool)
+        stub = PoolsServiceStub(connection.channel)
+        connection.call(stub.DeletePool, pb.DeletePoolRequest(pool_id=chosen))
+    click.echo(f"{chosen}  deleted")

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from bcd.cli.better_compute.connection import client_options, config_option, connected
+from bcd.cli.better_compute.paging import every
 from bcd.cli.better_compute.show import print_json, print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import QuotasServiceStub
@@ -20,9 +21,9 @@ def quota(context: click.Context, tenant: str | None, output: str, config: Path 
     with connected(config) as connection:
         stub = QuotasServiceStub(connection.channel)
         request = pb.ListQuotasRequest(tenant_id=connection.tenant(tenant))
-        found = connection.call(stub.ListQuotas, request).quotas
+        found = every(connection, stub.ListQuotas, request, "quotas")
     if output == "json":
-        print_json(list(found))
+        print_json(found)
         return
     print_table(
         ("RESOURCE", "LIMIT", "USED"),
@@ -31,7 +32,7 @@ def quota(context: click.Context, tenant: str | None, output: str, config: Path 
 
 
 @quota.command("set")
-@click.argument("resource", type=click.Choice(["gpu", "gpu.mig"]))
+@click.argument("resource", type=click.Choice(["gpu", "gpu.mig", "gpu.slot", "vcpu", "memoryGiB"]))
 @click.argument("limit", type=click.IntRange(0, 1 << 40))
 @click.option("--tenant", required=True, help="The tenant to grant it to.")
 @config_option

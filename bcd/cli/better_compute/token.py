@@ -4,9 +4,15 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import config_option, connected, tenant_option
+from bcd.cli.better_compute.connection import (
+    config_option,
+    connected,
+    output_option,
+    tenant_option,
+)
+from bcd.cli.better_compute.paging import every
 from bcd.cli.better_compute.parameters import Duration, pool_id
-from bcd.cli.better_compute.show import moment
+from bcd.cli.better_compute.show import moment, print_json, print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import CredentialsServiceStub
 
@@ -21,6 +27,7 @@ def token() -> None:
 @click.option("--tenant", "tenants", multiple=True, help="A tenant to act for; repeatable.")
 @click.option("--group", "groups", multiple=True, help="A group, for policies; repeatable.")
 @click.option("--admin", is_flag=True, help="May administer the installation.")
+@click.option("--actor", default="", help="The agent that is to act for SUBJECT with this token.")
 @click.option(
     "--for",
     "lifetime",
@@ -35,10 +42,15 @@ def issue(
     tenants: tuple[str, ...],
     groups: tuple[str, ...],
     admin: bool,
+    actor: str,
     lifetime: int,
     config: Path | None,
 ) -> None:
-    """Print a bearer token for SUBJECT; keep it in a file that only they can read."""
+    """Print a bearer token for SUBJECT; keep it in a file that only they can read.
+
+    With --actor an agent acts for SUBJECT under it: policies can hold it to less, and hold back
+    what SUBJECT must confirm.
+    """
     if not tenants and not admin:
         raise click.UsageError("name a tenant with --tenant; without one the token can do nothing")
     with connected(config) as connection:
@@ -47,6 +59,7 @@ def issue(
             tenants=tenants,
             groups=groups,
             admin=admin,
+            actor=actor,
             lifetime_ms=lifetime,
         )
         stub = CredentialsServiceStub(connection.channel)
@@ -87,3 +100,43 @@ def join(
         answer = connection.call(stub.CreateJoinToken, request)
     click.echo(answer.token)
     click.echo(f"for {answer.node_id}, valid until {moment(answer.expires)}", err=True)
+
+
+@token.command("list")
+@output_option
+@config_option
+def list_(output: str, config: Path | None) -> None:
+    """List the join tokens on record, the newest first; never their secrets."""
+    with connected(config) as connection:
+        stub = CredentialsServiceStub(connection.channel)
+        request = pb.ListJoinTokensRequest()
+        found = every(connection, stub.ListJoinTokens, request, "tokens")
+    if output == "json":
+        print_json(found)
+        return
+    print_table(
+        ("ID", "NODE", "POOL", "ROLE", "EXPIRES", "USED"),
+        (
+            (
+                entry.id,
+                entry.node_id,
+                entry.pool_id,
+                entry.role,
+                moment(entry.expires),
+                "yes" if entry.used else "",
+            )
+            for entry in found
+        ),
+    )
+
+
+@token.command()
+@click.argument("join_token", metavar="ID")
+@config_option
+def expire(join_token: str, config: Path | None) -> None:
+    """Let nobody join with the token of this ID any more."""
+    identifier = join_token.partition(".")[0]  # the whole token will do; its secret stays here
+    with connected(config) as connection:
+        stub = CredentialsServiceStub(connection.channel)
+        connection.call(stub.ExpireJoinToken, pb.ExpireJoinTokenRequest(token_id=identifier))
+    click.echo(f"{identifier}  expired")

@@ -4,6 +4,7 @@ Handlers take (caller, message) and return a message or raise a BcdError; no tra
 internal text reaches a caller.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,13 +33,16 @@ logger = logging.getLogger(__name__)
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
+T = TypeVar("T")
 Handler = Callable[[Caller, Q], Awaitable[A]]
+StreamHandler = Callable[[Caller, Q, Callable[[A], Awaitable[None]]], Awaitable[None]]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _BEARER = "Bearer "
 # A call that waits takes some 80 KB.
 _MAX_CALLS = 4096
 _MAX_CALLS_OF_ONE = 1024
+_TAKE_S = 60.0
 
 
 class Edge:
@@ -50,11 +54,33 @@ class Edge:
 
     async def serve(self, handler: Handler[Q, A], request: Q, context: Context) -> A:
         """Run a handler; its errors become the call's status."""
+        return await self._run(lambda caller: handler(caller, request), request, context)
+
+    async def stream(self, handler: StreamHandler[Q, A], request: Q, context: Context) -> None:
+        """Run a handler that sends many answers, until it raises or the caller goes away.
+
+        A token that ends meanwhile ends the stream with its next answer, and so does a caller that
+        takes nothing for a minute: it has its place for others then.
+        """
+
+        async def send(answer: A) -> None:
+            self._caller(context)
+            try:
+                async with asyncio.timeout(_TAKE_S):
+                    await context.write(answer)
+            except TimeoutError as error:
+                raise Unavailable("nobody took an answer for a minute; call again") from error
+
+        await self._run(lambda caller: handler(caller, request, send), request, context)
+
+    async def _run(
+        self, work: Callable[[Caller], Awaitable[T]], request: Message, context: Context
+    ) -> T:
         try:
             caller = self._caller(context)
             _refuse_unsound(request)
             with self._counted(caller):
-                return await handler(caller, request)
+                return await work(caller)
         except StoreUnavailable as error:
             logger.warning("call failed", extra={"error": error.message})
             await _abort(context, Unavailable("the database does not answer; try again"))

@@ -49,11 +49,13 @@ def mint(tx: Transaction, request: JoinRequest, pin: str) -> Minted:
     pool_id, node_id = request.pool_id, NodeId(tx.new_id("node"))
     if request.node_id:
         node_id = NodeId(parse_type_id("node", request.node_id, "nodeId"))
-        known = nodes.get(tx, node_id).pool_id
+        known = nodes.current(tx, node_id).pool_id
         if pool_id not in ("", known):
             raise NotFound(f"there is no node {node_id} in pool {pool_id[:64]}", nodeId=node_id)
         pool_id = known
     pool = pools.get(tx, PoolId(parse_type_id("pool", pool_id, "poolId")))
+    if pool.deleted:
+        raise pools.missing(pool.id)
     secret = secrets.token_bytes(32)
     token_id = tx.new_id("join")
     expires_ms = tx.now_ms() + request.lifetime_ms

@@ -19,6 +19,7 @@ from bcd.placer.placement.shape import Shape, bits
 _MAX_TRIES = 2_000
 # An 8-GPU node has at most 70 ways to choose for one entry, and 2,520 for four of two.
 _MAX_WAYS = 5_000
+_MAX_KNOWN = 16_384
 _STRICTNESS = {Topology.NVLINK_ALL: 0, Topology.SAME_NUMA: 1, Topology.ANY: 2}
 
 _Picked = dict[int, int]
@@ -37,7 +38,31 @@ class Choice:
     leftover: int
 
 
-@lru_cache(maxsize=65536)
+class Chooser:
+    """The best choices for the same entries, each worked out once: comparing entries costs time."""
+
+    def __init__(self, asks: tuple[DeviceAsk, ...]) -> None:
+        self._asks = asks
+        self._known: dict[tuple[Shape, int, int], Choice | None] = {}
+
+    def best(self, shape: Shape, bookable: int, free: int) -> Choice | None:
+        """See ``choose``."""
+        key = (shape, bookable, free)
+        try:
+            return self._known[key]
+        except KeyError:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            choice = self._known[key] = choose(shape, bookable, free, self._asks)
+            return choice
+
+
+@lru_cache(maxsize=256)
+def chooser(asks: tuple[DeviceAsk, ...]) -> Chooser:
+    """What remembers the choices for these entries."""
+    return Chooser(asks)
+
+
 def choose(shape: Shape, bookable: int, free: int, asks: tuple[DeviceAsk, ...]) -> Choice | None:
     """The best choice of free atoms for all entries at once, or None when there is none.
 

@@ -1,6 +1,6 @@
 """What a reservation asks of each of its nodes, as the search sees it. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bcd.model.assignment import Binding
 from bcd.model.reservation import DeviceAsk, Request, Resources
@@ -20,6 +20,10 @@ class Demand:
     gang_size: int
     resources: Resources
     labels: frozenset[str]
+
+    def of(self, members: int) -> "Demand":
+        """The same of so many nodes."""
+        return replace(self, gang_size=members)
 
 
 def demand_of(request: Request, resources: Resources) -> Demand:

@@ -12,10 +12,17 @@ from bcd.model.errors import Reason
 from bcd.placer.pki.issuer import Grant, Issuer
 from bcd.placer.pki.state import CA_FILE, init_state, load_state
 from bcd.placer.server import Placer
-from bcd.placer.settings import ApiSettings, PlacerSettings
+from bcd.placer.settings import ApiSettings, PlacerSettings, WebhookSettings
 from bcd.store import events, reservations
 from bcd.store.database import Database
-from bcd.wire.compute.v1 import admin_pb2_grpc, reservations_pb2_grpc
+from bcd.wire.compute.v1 import (
+    admin_pb2_grpc,
+    confirmations_pb2_grpc,
+    events_pb2_grpc,
+    maintenance_pb2_grpc,
+    offers_pb2_grpc,
+    reservations_pb2_grpc,
+)
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.status import RemoteError, decode_error
 from tests.clock import DatabaseClock
@@ -35,10 +42,15 @@ class Client:
     def __post_init__(self) -> None:
         self.metadata = (("authorization", f"Bearer {self.token}"),)
         self.reservations = reservations_pb2_grpc.ReservationsServiceStub(self.channel)
+        self.confirmations = confirmations_pb2_grpc.ConfirmationsServiceStub(self.channel)
         self.pools = admin_pb2_grpc.PoolsServiceStub(self.channel)
         self.nodes = admin_pb2_grpc.NodesServiceStub(self.channel)
         self.quotas = admin_pb2_grpc.QuotasServiceStub(self.channel)
+        self.events = events_pb2_grpc.EventsServiceStub(self.channel)
+        self.webhooks = events_pb2_grpc.WebhooksServiceStub(self.channel)
         self.credentials = admin_pb2_grpc.CredentialsServiceStub(self.channel)
+        self.offers = offers_pb2_grpc.OffersServiceStub(self.channel)
+        self.maintenance = maintenance_pb2_grpc.MaintenanceServiceStub(self.channel)
 
     async def call(self, method: Callable[..., Awaitable[Any]], request: Any) -> Any:
         """Call with the token."""
@@ -131,6 +143,7 @@ def settings_of(database_url: str, state: Path) -> PlacerSettings:
         state=state,
         trust_domain=DOMAIN,
         api=ApiSettings(listen="127.0.0.1:0"),
+        webhooks=WebhookSettings(allow_http=True, allow_private=("127.0.0.0/8",)),
     )
 
 

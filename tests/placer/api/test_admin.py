@@ -11,7 +11,7 @@ from bcd.signing import keys
 from bcd.signing.certificates import chain_problem, make_csr, spiffe_id
 from bcd.store import certificates
 from bcd.wire.compute.v1 import admin_pb2 as pb
-from bcd.wire.compute.v1 import reservations_pb2
+from bcd.wire.compute.v1 import maintenance_pb2, offers_pb2, reservations_pb2
 from tests.placer.api.conftest import Client, Site, is_refusal
 from tests.placer.pki.test_enrolment import csr_of
 from tests.placer.world import TENANT, dgx
@@ -23,6 +23,29 @@ ADMIN_ONLY: dict[str, tuple[str, str, Any]] = {
     "SetQuota": ("quotas", "SetQuota", pb.SetQuotaRequest(tenant_id=TENANT, resource="gpu")),
     "CordonNode": ("nodes", "CordonNode", pb.CordonNodeRequest()),
     "RevokeNode": ("nodes", "RevokeNode", pb.RevokeNodeRequest()),
+    "UpdatePool": ("pools", "UpdatePool", pb.UpdatePoolRequest()),
+    "DeletePool": ("pools", "DeletePool", pb.DeletePoolRequest()),
+    "DrainNode": ("nodes", "DrainNode", pb.DrainNodeRequest()),
+    "TrustNode": ("nodes", "TrustNode", pb.TrustNodeRequest(trusted=True)),
+    "LabelNode": ("nodes", "LabelNode", pb.LabelNodeRequest()),
+    "RemoveNode": ("nodes", "RemoveNode", pb.RemoveNodeRequest()),
+    "SetOffer": ("offers", "SetOffer", offers_pb2.SetOfferRequest()),
+    "WithdrawOffer": ("offers", "WithdrawOffer", offers_pb2.WithdrawOfferRequest()),
+    "AddMaintenance": ("maintenance", "AddMaintenance", maintenance_pb2.AddMaintenanceRequest()),
+    "ListMaintenance": (
+        "maintenance",
+        "ListMaintenance",
+        maintenance_pb2.ListMaintenanceRequest(),
+    ),
+    "RemoveMaintenance": (
+        "maintenance",
+        "RemoveMaintenance",
+        maintenance_pb2.RemoveMaintenanceRequest(),
+    ),
+    "ListJoinTokens": ("credentials", "ListJoinTokens", pb.ListJoinTokensRequest()),
+    "ExpireJoinToken": ("credentials", "ExpireJoinToken", pb.ExpireJoinTokenRequest()),
+    "ListCertificates": ("credentials", "ListCertificates", pb.ListCertificatesRequest()),
+    "RevokeCertificate": ("credentials", "RevokeCertificate", pb.RevokeCertificateRequest()),
     "IssueToken": ("credentials", "IssueToken", pb.IssueTokenRequest(subject="x", admin=True)),
     "CreateJoinToken": ("credentials", "CreateJoinToken", pb.CreateJoinTokenRequest()),
     "EnrollGateway": ("credentials", "EnrollGateway", pb.EnrollGatewayRequest()),
@@ -93,8 +116,13 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
             Reason.INVALID_INPUT,
             "policy.turnaroundMs",
         ),
-        ({"policy": pb.PoolPolicy(placer="queued")}, Reason.UNSUPPORTED, "policy.placer"),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
+        ({"policy": pb.PoolPolicy(tenant_root=True)}, Reason.UNSUPPORTED, "policy.tenantRoot"),
+        (
+            {"policy": pb.PoolPolicy(sharing=pb.Sharing(mode="mps"))},
+            Reason.UNSUPPORTED,
+            "policy.sharing.mode",
+        ),
     ],
     ids=str,
 )
@@ -159,8 +187,8 @@ async def test_a_quota_asked_for_wrongly_is_refused_by_its_field(
 # Nodes
 
 
-async def nodes_of(client: Client, **changes: str) -> list[pb.Node]:
-    request = pb.ListNodesRequest(**{"tenant_id": TENANT} | changes)
+async def nodes_of(client: Client, **changes: Any) -> list[pb.Node]:
+    request = pb.ListNodesRequest(**({"tenant_id": TENANT} | changes))
     return list((await client.call(client.nodes.ListNodes, request)).nodes)
 
 
@@ -239,10 +267,21 @@ async def test_an_issued_token_works_for_whom_it_was_made(site: Site, admin: Cli
     assert 0 < answer.expires - site.clock.read() <= MINUTE_MS
 
 
+async def test_a_token_for_an_agent_makes_what_is_the_persons(site: Site, admin: Client) -> None:
+    request = pb.IssueTokenRequest(subject="carol", actor="agent-7", tenants=[TENANT])
+    answer = await admin.call(admin.credentials.IssueToken, request)
+    caller = site.issuer.caller_of(answer.token)
+    assert (caller.subject, caller.actor, caller.admin) == ("carol", "agent-7", False)
+    made = await site.bearer(answer.token).create()
+    assert made.owner_identity_id.endswith("|carol")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"subject": ""}, "subject"),
+        ({"actor": "a\nb"}, "actor"),
+        ({"actor": "agent", "admin": True}, "actor"),
         ({"tenants": [""]}, "tenants[0]"),
         ({"tenants": ["x"] * 65}, "tenants"),
         ({"groups": ["ok", "a\nb"]}, "groups[1]"),

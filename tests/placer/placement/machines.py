@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from bcd.model.device import Device, DeviceClass
-from bcd.model.reservation import DeviceAsk, Topology
+from bcd.model.reservation import DeviceAsk, Resources, Topology
+from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.shape import Shape, Slot, shape_of
 from tests.captured import DATA
 from tests.placer.world import gpu, mig
@@ -95,6 +96,18 @@ def ask(
     """One entry of a request."""
     return DeviceAsk(
         device_class=device_class, count=count, topology=topology, model=model, profile=profile
+    )
+
+
+def demand(
+    *asks: DeviceAsk, gang: int = 1, resources: Resources | None = None, labels: str = ""
+) -> Demand:
+    """What a request with these entries asks of each of its nodes."""
+    return Demand(
+        devices=asks,
+        gang_size=gang,
+        resources=resources or Resources(),
+        labels=frozenset(labels.split()),
     )
 
 

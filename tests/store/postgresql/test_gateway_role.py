@@ -26,6 +26,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "atoms": NOTHING,
     "bookings": NOTHING,
     "certificates": NOTHING,
+    "confirmations": NOTHING,
     "control": NOTHING,
     "desired_states": READ,
     "enrolments": {
@@ -57,6 +58,8 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "schema_version": READ,
     "sessions": {"select": ALL, "insert": ALL, "update": ALL},
     "trust_bundles": READ,
+    "webhook_deliveries": NOTHING,
+    "webhooks": NOTHING,
     "work": NOTHING,
 }  # fmt: skip
 

@@ -65,29 +65,182 @@ Global___Pool: _TypeAlias = Pool  # noqa: Y015
 
 @_typing.final
 class PoolPolicy(_message.Message):
+    """What is not given has its default in a new pool, and stays as it is in an update."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TURNAROUND_MS_FIELD_NUMBER: _builtins.int
     PLACER_FIELD_NUMBER: _builtins.int
+    PER_GPU_FIELD_NUMBER: _builtins.int
+    RATIO_FIELD_NUMBER: _builtins.int
+    HOST_RESERVE_FIELD_NUMBER: _builtins.int
+    SHARING_FIELD_NUMBER: _builtins.int
+    KUBERNETES_FIELD_NUMBER: _builtins.int
+    TENANT_ROOT_FIELD_NUMBER: _builtins.int
+    SPOT_FIELD_NUMBER: _builtins.int
     turnaround_ms: _builtins.int
-    """A gap kept free after every booking."""
+    """A gap kept free after every booking; 0 by default."""
     placer: _builtins.str
-    """"inline" (default)."""
+    """"inline" (default) places within the create; "queued" takes it in, and places in batches."""
+    kubernetes: _builtins.bool
+    """Whether reservations may be bound to Kubernetes."""
+    tenant_root: _builtins.bool
+    """Whether whole machines may be leased."""
+    @_builtins.property
+    def per_gpu(self) -> Global___HostAmounts:
+        """The host resources that ride on each GPU; without them, the smallest host's share."""
+
+    @_builtins.property
+    def ratio(self) -> Global___HostRatio: ...
+    @_builtins.property
+    def host_reserve(self) -> Global___HostAmounts:
+        """What every host keeps for itself: 2 CPUs and 4 GiB by default."""
+
+    @_builtins.property
+    def sharing(self) -> Global___Sharing: ...
+    @_builtins.property
+    def spot(self) -> Global___Spot: ...
     def __init__(
         self,
         *,
         turnaround_ms: _builtins.int | None = ...,
         placer: _builtins.str = ...,
+        per_gpu: Global___HostAmounts | None = ...,
+        ratio: Global___HostRatio | None = ...,
+        host_reserve: Global___HostAmounts | None = ...,
+        sharing: Global___Sharing | None = ...,
+        kubernetes: _builtins.bool | None = ...,
+        tenant_root: _builtins.bool | None = ...,
+        spot: Global___Spot | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_turnaround_ms", b"_turnaround_ms", "turnaround_ms", b"turnaround_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kubernetes", b"_kubernetes", "_tenant_root", b"_tenant_root", "_turnaround_ms", b"_turnaround_ms", "host_reserve", b"host_reserve", "kubernetes", b"kubernetes", "per_gpu", b"per_gpu", "ratio", b"ratio", "sharing", b"sharing", "spot", b"spot", "tenant_root", b"tenant_root", "turnaround_ms", b"turnaround_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_turnaround_ms", b"_turnaround_ms", "placer", b"placer", "turnaround_ms", b"turnaround_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kubernetes", b"_kubernetes", "_tenant_root", b"_tenant_root", "_turnaround_ms", b"_turnaround_ms", "host_reserve", b"host_reserve", "kubernetes", b"kubernetes", "per_gpu", b"per_gpu", "placer", b"placer", "ratio", b"ratio", "sharing", b"sharing", "spot", b"spot", "tenant_root", b"tenant_root", "turnaround_ms", b"turnaround_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kubernetes: _TypeAlias = _typing.Literal["kubernetes"]  # noqa: Y015
+    _WhichOneofArgType__kubernetes: _TypeAlias = _typing.Literal["_kubernetes", b"_kubernetes"]  # noqa: Y015
+    _WhichOneofReturnType__tenant_root: _TypeAlias = _typing.Literal["tenant_root"]  # noqa: Y015
+    _WhichOneofArgType__tenant_root: _TypeAlias = _typing.Literal["_tenant_root", b"_tenant_root"]  # noqa: Y015
     _WhichOneofReturnType__turnaround_ms: _TypeAlias = _typing.Literal["turnaround_ms"]  # noqa: Y015
     _WhichOneofArgType__turnaround_ms: _TypeAlias = _typing.Literal["_turnaround_ms", b"_turnaround_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kubernetes) -> _WhichOneofReturnType__kubernetes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tenant_root) -> _WhichOneofReturnType__tenant_root | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__turnaround_ms) -> _WhichOneofReturnType__turnaround_ms | None: ...
 
 Global___PoolPolicy: _TypeAlias = PoolPolicy  # noqa: Y015
+
+@_typing.final
+class HostAmounts(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VCPU_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    vcpu: _builtins.int
+    memory_gib: _builtins.int
+    def __init__(
+        self,
+        *,
+        vcpu: _builtins.int | None = ...,
+        memory_gib: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_gib", b"_memory_gib", "_vcpu", b"_vcpu", "memory_gib", b"memory_gib", "vcpu", b"vcpu"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_gib", b"_memory_gib", "_vcpu", b"_vcpu", "memory_gib", b"memory_gib", "vcpu", b"vcpu"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_gib: _TypeAlias = _typing.Literal["memory_gib"]  # noqa: Y015
+    _WhichOneofArgType__memory_gib: _TypeAlias = _typing.Literal["_memory_gib", b"_memory_gib"]  # noqa: Y015
+    _WhichOneofReturnType__vcpu: _TypeAlias = _typing.Literal["vcpu"]  # noqa: Y015
+    _WhichOneofArgType__vcpu: _TypeAlias = _typing.Literal["_vcpu", b"_vcpu"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_gib) -> _WhichOneofReturnType__memory_gib | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vcpu) -> _WhichOneofReturnType__vcpu | None: ...
+
+Global___HostAmounts: _TypeAlias = HostAmounts  # noqa: Y015
+
+@_typing.final
+class HostRatio(_message.Message):
+    """How often CPUs and memory are sold: more than 0, at most 100, with at most 3 decimals, kept
+    exactly; 1 by default.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VCPU_FIELD_NUMBER: _builtins.int
+    MEMORY_GIB_FIELD_NUMBER: _builtins.int
+    vcpu: _builtins.float
+    memory_gib: _builtins.float
+    def __init__(
+        self,
+        *,
+        vcpu: _builtins.float | None = ...,
+        memory_gib: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_gib", b"_memory_gib", "_vcpu", b"_vcpu", "memory_gib", b"memory_gib", "vcpu", b"vcpu"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_gib", b"_memory_gib", "_vcpu", b"_vcpu", "memory_gib", b"memory_gib", "vcpu", b"vcpu"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_gib: _TypeAlias = _typing.Literal["memory_gib"]  # noqa: Y015
+    _WhichOneofArgType__memory_gib: _TypeAlias = _typing.Literal["_memory_gib", b"_memory_gib"]  # noqa: Y015
+    _WhichOneofReturnType__vcpu: _TypeAlias = _typing.Literal["vcpu"]  # noqa: Y015
+    _WhichOneofArgType__vcpu: _TypeAlias = _typing.Literal["_vcpu", b"_vcpu"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_gib) -> _WhichOneofReturnType__memory_gib | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__vcpu) -> _WhichOneofReturnType__vcpu | None: ...
+
+Global___HostRatio: _TypeAlias = HostRatio  # noqa: Y015
+
+@_typing.final
+class Sharing(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    """"none" (default), "time-slice" or "mps"."""
+    replicas: _builtins.int
+    """Slots of one GPU: 4, or 10 for mps, where not given."""
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        replicas: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "replicas", b"replicas"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replicas", b"_replicas", "mode", b"mode", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replicas: _TypeAlias = _typing.Literal["replicas"]  # noqa: Y015
+    _WhichOneofArgType__replicas: _TypeAlias = _typing.Literal["_replicas", b"_replicas"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replicas) -> _WhichOneofReturnType__replicas | None: ...
+
+Global___Sharing: _TypeAlias = Sharing  # noqa: Y015
+
+@_typing.final
+class Spot(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRACE_SECONDS_FIELD_NUMBER: _builtins.int
+    grace_seconds: _builtins.int
+    """How long a spot reservation keeps its devices once somebody else needs them; 120 by default."""
+    def __init__(
+        self,
+        *,
+        grace_seconds: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds", "grace_seconds", b"grace_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds", "grace_seconds", b"grace_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__grace_seconds: _TypeAlias = _typing.Literal["grace_seconds"]  # noqa: Y015
+    _WhichOneofArgType__grace_seconds: _TypeAlias = _typing.Literal["_grace_seconds", b"_grace_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__grace_seconds) -> _WhichOneofReturnType__grace_seconds | None: ...
+
+Global___Spot: _TypeAlias = Spot  # noqa: Y015
 
 @_typing.final
 class CreatePoolRequest(_message.Message):
@@ -139,21 +292,72 @@ class CreatePoolResponse(_message.Message):
 Global___CreatePoolResponse: _TypeAlias = CreatePoolResponse  # noqa: Y015
 
 @_typing.final
-class ListPoolsRequest(_message.Message):
+class GetPoolRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
+    POOL_ID_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
+    """An administrator may leave it out."""
+    pool_id: _builtins.str
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
+        pool_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool_id", b"pool_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPoolRequest: _TypeAlias = GetPoolRequest  # noqa: Y015
+
+@_typing.final
+class GetPoolResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pool(self) -> Global___Pool: ...
+    def __init__(
+        self,
+        *,
+        pool: Global___Pool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPoolResponse: _TypeAlias = GetPoolResponse  # noqa: Y015
+
+@_typing.final
+class ListPoolsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    limit: _builtins.int
+    cursor: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "cursor", b"cursor", "limit", b"limit", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
 
 Global___ListPoolsRequest: _TypeAlias = ListPoolsRequest  # noqa: Y015
 
@@ -162,20 +366,106 @@ class ListPoolsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POOLS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pool]: ...
     def __init__(
         self,
         *,
         pools: _abc.Iterable[Global___Pool] | None = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pools", b"pools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "pools", b"pools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPoolsResponse: _TypeAlias = ListPoolsResponse  # noqa: Y015
+
+@_typing.final
+class UpdatePoolRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_ID_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    pool_id: _builtins.str
+    @_builtins.property
+    def policy(self) -> Global___PoolPolicy: ...
+    @_builtins.property
+    def reset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Fields of the policy that go back to their defaults first, such as "perGpu"."""
+
+    def __init__(
+        self,
+        *,
+        pool_id: _builtins.str = ...,
+        policy: Global___PoolPolicy | None = ...,
+        reset: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "pool_id", b"pool_id", "reset", b"reset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdatePoolRequest: _TypeAlias = UpdatePoolRequest  # noqa: Y015
+
+@_typing.final
+class UpdatePoolResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pool(self) -> Global___Pool: ...
+    def __init__(
+        self,
+        *,
+        pool: Global___Pool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdatePoolResponse: _TypeAlias = UpdatePoolResponse  # noqa: Y015
+
+@_typing.final
+class DeletePoolRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_ID_FIELD_NUMBER: _builtins.int
+    pool_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        pool_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool_id", b"pool_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePoolRequest: _TypeAlias = DeletePoolRequest  # noqa: Y015
+
+@_typing.final
+class DeletePoolResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePoolResponse: _TypeAlias = DeletePoolResponse  # noqa: Y015
 
 @_typing.final
 class Node(_message.Message):
@@ -195,6 +485,7 @@ class Node(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
     TRUSTED_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     pool_id: _builtins.str
     hostname: _builtins.str
@@ -206,7 +497,9 @@ class Node(_message.Message):
     driver_version: _builtins.str
     last_seen: _builtins.int
     trusted: _builtins.bool
-    """False once its certificates were revoked, until it joins again."""
+    """False once its trust was taken away or its certificates were revoked."""
+    draining: _builtins.bool
+    """Cordoned, and what has not started yet moves elsewhere."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDevice]: ...
     @_builtins.property
@@ -230,10 +523,11 @@ class Node(_message.Message):
         labels: _abc.Iterable[Global___NodeLabel] | None = ...,
         conditions: _abc.Iterable[_reservations_pb2.Condition] | None = ...,
         trusted: _builtins.bool = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "connected", b"connected", "cordoned", b"cordoned", "daemon_version", b"daemon_version", "devices", b"devices", "driver_version", b"driver_version", "hostname", b"hostname", "id", b"id", "labels", b"labels", "last_seen", b"last_seen", "pool_id", b"pool_id", "ready", b"ready", "schedulable", b"schedulable", "trusted", b"trusted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "connected", b"connected", "cordoned", b"cordoned", "daemon_version", b"daemon_version", "devices", b"devices", "draining", b"draining", "driver_version", b"driver_version", "hostname", b"hostname", "id", b"id", "labels", b"labels", "last_seen", b"last_seen", "pool_id", b"pool_id", "ready", b"ready", "schedulable", b"schedulable", "trusted", b"trusted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,6 +544,7 @@ class NodeDevice(_message.Message):
     HEALTH_FIELD_NUMBER: _builtins.int
     RESERVATION_ID_FIELD_NUMBER: _builtins.int
     BOOKABLE_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     model: _builtins.str
     profile: _builtins.str
@@ -258,6 +553,8 @@ class NodeDevice(_message.Message):
     """The reservation that holds it now, when the caller may know."""
     bookable: _builtins.bool
     """False for a device that is gone or unhealthy, and for a GPU in MIG mode."""
+    held: _builtins.bool
+    """Whether a reservation or a maintenance window has it now, whoever it belongs to."""
     def __init__(
         self,
         *,
@@ -267,10 +564,11 @@ class NodeDevice(_message.Message):
         health: _builtins.str = ...,
         reservation_id: _builtins.str = ...,
         bookable: _builtins.bool = ...,
+        held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookable", b"bookable", "class", b"class", "health", b"health", "id", b"id", "model", b"model", "profile", b"profile", "reservation_id", b"reservation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bookable", b"bookable", "class", b"class", "health", b"health", "held", b"held", "id", b"id", "model", b"model", "profile", b"profile", "reservation_id", b"reservation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -302,24 +600,75 @@ class NodeLabel(_message.Message):
 Global___NodeLabel: _TypeAlias = NodeLabel  # noqa: Y015
 
 @_typing.final
+class GetNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    """An administrator may leave it out."""
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeRequest: _TypeAlias = GetNodeRequest  # noqa: Y015
+
+@_typing.final
+class GetNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetNodeResponse: _TypeAlias = GetNodeResponse  # noqa: Y015
+
+@_typing.final
 class ListNodesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
     POOL_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
     pool_id: _builtins.str
+    limit: _builtins.int
+    cursor: _builtins.str
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
         pool_id: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pool_id", b"pool_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "cursor", b"cursor", "limit", b"limit", "pool_id", b"pool_id", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
 
 Global___ListNodesRequest: _TypeAlias = ListNodesRequest  # noqa: Y015
 
@@ -328,16 +677,19 @@ class ListNodesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODES_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -424,6 +776,190 @@ class RevokeNodeResponse(_message.Message):
 Global___RevokeNodeResponse: _TypeAlias = RevokeNodeResponse  # noqa: Y015
 
 @_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class TrustNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    TRUSTED_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    trusted: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        trusted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "trusted", b"trusted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrustNodeRequest: _TypeAlias = TrustNodeRequest  # noqa: Y015
+
+@_typing.final
+class TrustNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrustNodeResponse: _TypeAlias = TrustNodeResponse  # noqa: Y015
+
+@_typing.final
+class LabelNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SetEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SET_FIELD_NUMBER: _builtins.int
+    REMOVE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    @_builtins.property
+    def set(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Keys of "bc.dev/" are the system's own and are refused."""
+
+    @_builtins.property
+    def remove(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        set: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        remove: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "remove", b"remove", "set", b"set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelNodeRequest: _TypeAlias = LabelNodeRequest  # noqa: Y015
+
+@_typing.final
+class LabelNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LabelNodeResponse: _TypeAlias = LabelNodeResponse  # noqa: Y015
+
+@_typing.final
+class RemoveNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
+
+@_typing.final
+class RemoveNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
 class Quota(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -501,17 +1037,25 @@ class ListQuotasRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
     tenant_id: _builtins.str
+    limit: _builtins.int
+    cursor: _builtins.str
     def __init__(
         self,
         *,
         tenant_id: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+        cursor: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant_id", b"tenant_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "cursor", b"cursor", "limit", b"limit", "tenant_id", b"tenant_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
 
 Global___ListQuotasRequest: _TypeAlias = ListQuotasRequest  # noqa: Y015
 
@@ -520,16 +1064,19 @@ class ListQuotasResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     QUOTAS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
     @_builtins.property
     def quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Quota]: ...
     def __init__(
         self,
         *,
         quotas: _abc.Iterable[Global___Quota] | None = ...,
+        next_cursor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["quotas", b"quotas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "quotas", b"quotas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -544,9 +1091,12 @@ class IssueTokenRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     admin: _builtins.bool
     lifetime_ms: _builtins.int
+    actor: _builtins.str
+    """The agent to which the subject delegates this session; what it makes is the subject's."""
     @_builtins.property
     def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -559,10 +1109,11 @@ class IssueTokenRequest(_message.Message):
         groups: _abc.Iterable[_builtins.str] | None = ...,
         admin: _builtins.bool = ...,
         lifetime_ms: _builtins.int = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "groups", b"groups", "lifetime_ms", b"lifetime_ms", "subject", b"subject", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "admin", b"admin", "groups", b"groups", "lifetime_ms", b"lifetime_ms", "subject", b"subject", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -707,3 +1258,261 @@ class EnrollGatewayResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnrollGatewayResponse: _TypeAlias = EnrollGatewayResponse  # noqa: Y015
+
+@_typing.final
+class JoinToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    POOL_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    EXPIRES_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    node_id: _builtins.str
+    pool_id: _builtins.str
+    role: _builtins.str
+    expires: _builtins.int
+    used: _builtins.bool
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        pool_id: _builtins.str = ...,
+        role: _builtins.str = ...,
+        expires: _builtins.int = ...,
+        used: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires", b"expires", "id", b"id", "node_id", b"node_id", "pool_id", b"pool_id", "role", b"role", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinToken: _TypeAlias = JoinToken  # noqa: Y015
+
+@_typing.final
+class ListJoinTokensRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    pool_id: _builtins.str
+    """Empty for every pool's."""
+    limit: _builtins.int
+    cursor: _builtins.str
+    def __init__(
+        self,
+        *,
+        pool_id: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "cursor", b"cursor", "limit", b"limit", "pool_id", b"pool_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+
+Global___ListJoinTokensRequest: _TypeAlias = ListJoinTokensRequest  # noqa: Y015
+
+@_typing.final
+class ListJoinTokensResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinToken]: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___JoinToken] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_cursor", b"next_cursor", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJoinTokensResponse: _TypeAlias = ListJoinTokensResponse  # noqa: Y015
+
+@_typing.final
+class ExpireJoinTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireJoinTokenRequest: _TypeAlias = ExpireJoinTokenRequest  # noqa: Y015
+
+@_typing.final
+class ExpireJoinTokenResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireJoinTokenResponse: _TypeAlias = ExpireJoinTokenResponse  # noqa: Y015
+
+@_typing.final
+class Certificate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    SUBJECT_ID_FIELD_NUMBER: _builtins.int
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    ISSUED_FIELD_NUMBER: _builtins.int
+    EXPIRES_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    REVOKED_AT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    serial: _builtins.str
+    """Lower-case hexadecimal."""
+    role: _builtins.str
+    subject_id: _builtins.str
+    """A node's or gateway's id."""
+    key_id: _builtins.str
+    issued: _builtins.int
+    expires: _builtins.int
+    revoked: _builtins.bool
+    revoked_at: _builtins.int
+    """When and why it was revoked."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        serial: _builtins.str = ...,
+        role: _builtins.str = ...,
+        subject_id: _builtins.str = ...,
+        key_id: _builtins.str = ...,
+        issued: _builtins.int = ...,
+        expires: _builtins.int = ...,
+        revoked: _builtins.bool = ...,
+        revoked_at: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires", b"expires", "issued", b"issued", "key_id", b"key_id", "reason", b"reason", "revoked", b"revoked", "revoked_at", b"revoked_at", "role", b"role", "serial", b"serial", "subject_id", b"subject_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
+
+@_typing.final
+class ListCertificatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    subject_id: _builtins.str
+    """Empty for every subject's."""
+    limit: _builtins.int
+    cursor: _builtins.str
+    def __init__(
+        self,
+        *,
+        subject_id: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+        cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "cursor", b"cursor", "limit", b"limit", "subject_id", b"subject_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+
+Global___ListCertificatesRequest: _TypeAlias = ListCertificatesRequest  # noqa: Y015
+
+@_typing.final
+class ListCertificatesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    NEXT_CURSOR_FIELD_NUMBER: _builtins.int
+    next_cursor: _builtins.str
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Certificate]: ...
+    def __init__(
+        self,
+        *,
+        certificates: _abc.Iterable[Global___Certificate] | None = ...,
+        next_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates", "next_cursor", b"next_cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCertificatesResponse: _TypeAlias = ListCertificatesResponse  # noqa: Y015
+
+@_typing.final
+class RevokeCertificateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    serial: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        serial: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "serial", b"serial"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCertificateRequest: _TypeAlias = RevokeCertificateRequest  # noqa: Y015
+
+@_typing.final
+class RevokeCertificateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def certificate(self) -> Global___Certificate: ...
+    def __init__(
+        self,
+        *,
+        certificate: Global___Certificate | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCertificateResponse: _TypeAlias = RevokeCertificateResponse  # noqa: Y015

@@ -26,7 +26,11 @@ if _version_not_supported:
 
 
 class PoolsServiceStub:
-    """PoolsService: everybody lists the pools of their tenants; administrators create them.
+    """Every list of the administrators' services pages: limit is 1 to 200, and 200 where it is not given;
+    cursor is the next_cursor of the page before, which is empty on the last page.
+
+    PoolsService: everybody sees the pools of their tenants, and those offered to them; administrators
+    make and change them.
     """
 
     def __init__(self, channel):
@@ -40,15 +44,34 @@ class PoolsServiceStub:
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreatePoolRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreatePoolResponse.FromString,
                 _registered_method=True)
+        self.GetPool = channel.unary_unary(
+                '/bcd.wire.compute.v1.PoolsService/GetPool',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetPoolRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetPoolResponse.FromString,
+                _registered_method=True)
         self.ListPools = channel.unary_unary(
                 '/bcd.wire.compute.v1.PoolsService/ListPools',
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListPoolsRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListPoolsResponse.FromString,
                 _registered_method=True)
+        self.UpdatePool = channel.unary_unary(
+                '/bcd.wire.compute.v1.PoolsService/UpdatePool',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.UpdatePoolRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.UpdatePoolResponse.FromString,
+                _registered_method=True)
+        self.DeletePool = channel.unary_unary(
+                '/bcd.wire.compute.v1.PoolsService/DeletePool',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DeletePoolRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DeletePoolResponse.FromString,
+                _registered_method=True)
 
 
 class PoolsServiceServicer:
-    """PoolsService: everybody lists the pools of their tenants; administrators create them.
+    """Every list of the administrators' services pages: limit is 1 to 200, and 200 where it is not given;
+    cursor is the next_cursor of the page before, which is empty on the last page.
+
+    PoolsService: everybody sees the pools of their tenants, and those offered to them; administrators
+    make and change them.
     """
 
     def CreatePool(self, request, context):
@@ -57,8 +80,28 @@ class PoolsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPool(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListPools(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdatePool(self, request, context):
+        """Changes the fields of the policy that are given; running reservations keep what they have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePool(self, request, context):
+        """Only a pool without nodes and without reservations that have not ended.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -71,10 +114,25 @@ def add_PoolsServiceServicer_to_server(servicer, server):
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreatePoolRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreatePoolResponse.SerializeToString,
             ),
+            'GetPool': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPool,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetPoolRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetPoolResponse.SerializeToString,
+            ),
             'ListPools': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPools,
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListPoolsRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListPoolsResponse.SerializeToString,
+            ),
+            'UpdatePool': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdatePool,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.UpdatePoolRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.UpdatePoolResponse.SerializeToString,
+            ),
+            'DeletePool': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePool,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DeletePoolRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DeletePoolResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -85,7 +143,11 @@ def add_PoolsServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PoolsService:
-    """PoolsService: everybody lists the pools of their tenants; administrators create them.
+    """Every list of the administrators' services pages: limit is 1 to 200, and 200 where it is not given;
+    cursor is the next_cursor of the page before, which is empty on the last page.
+
+    PoolsService: everybody sees the pools of their tenants, and those offered to them; administrators
+    make and change them.
     """
 
     @staticmethod
@@ -105,6 +167,33 @@ class PoolsService:
             '/bcd.wire.compute.v1.PoolsService/CreatePool',
             bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreatePoolRequest.SerializeToString,
             bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreatePoolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.PoolsService/GetPool',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetPoolRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetPoolResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -142,9 +231,63 @@ class PoolsService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def UpdatePool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.PoolsService/UpdatePool',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.UpdatePoolRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.UpdatePoolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.PoolsService/DeletePool',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DeletePoolRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DeletePoolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class NodesServiceStub:
-    """NodesService: everybody lists the nodes of their tenants' pools; administrators change them.
+    """NodesService: everybody sees the nodes of their pools; administrators change them.
     """
 
     def __init__(self, channel):
@@ -153,6 +296,11 @@ class NodesServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.GetNode = channel.unary_unary(
+                '/bcd.wire.compute.v1.NodesService/GetNode',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetNodeRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetNodeResponse.FromString,
+                _registered_method=True)
         self.ListNodes = channel.unary_unary(
                 '/bcd.wire.compute.v1.NodesService/ListNodes',
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListNodesRequest.SerializeToString,
@@ -168,11 +316,37 @@ class NodesServiceStub:
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeNodeRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeNodeResponse.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/bcd.wire.compute.v1.NodesService/DrainNode',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.TrustNode = channel.unary_unary(
+                '/bcd.wire.compute.v1.NodesService/TrustNode',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.TrustNodeRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.TrustNodeResponse.FromString,
+                _registered_method=True)
+        self.LabelNode = channel.unary_unary(
+                '/bcd.wire.compute.v1.NodesService/LabelNode',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.LabelNodeRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.LabelNodeResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/bcd.wire.compute.v1.NodesService/RemoveNode',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
 
 
 class NodesServiceServicer:
-    """NodesService: everybody lists the nodes of their tenants' pools; administrators change them.
+    """NodesService: everybody sees the nodes of their pools; administrators change them.
     """
+
+    def GetNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -194,9 +368,43 @@ class NodesServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Cordons a node for good: what runs there stays, what has not started yet moves elsewhere where
+        it can. CordonNode with cordoned false undoes it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TrustNode(self, request, context):
+        """Takes a node's trust away, or gives it back; its certificates stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LabelNode(self, request, context):
+        """Sets and removes labels of source "operator".
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Takes a node without live bookings out for good, and revokes its certificates.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodesServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNode,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetNodeRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetNodeResponse.SerializeToString,
+            ),
             'ListNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.ListNodes,
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListNodesRequest.FromString,
@@ -212,6 +420,26 @@ def add_NodesServiceServicer_to_server(servicer, server):
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeNodeRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeNodeResponse.SerializeToString,
             ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'TrustNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrustNode,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.TrustNodeRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.TrustNodeResponse.SerializeToString,
+            ),
+            'LabelNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.LabelNode,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.LabelNodeRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.LabelNodeResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RemoveNodeResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'bcd.wire.compute.v1.NodesService', rpc_method_handlers)
@@ -221,8 +449,35 @@ def add_NodesServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodesService:
-    """NodesService: everybody lists the nodes of their tenants' pools; administrators change them.
+    """NodesService: everybody sees the nodes of their pools; administrators change them.
     """
+
+    @staticmethod
+    def GetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.NodesService/GetNode',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetNodeRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.GetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def ListNodes(request,
@@ -295,6 +550,114 @@ class NodesService:
             '/bcd.wire.compute.v1.NodesService/RevokeNode',
             bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeNodeRequest.SerializeToString,
             bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.NodesService/DrainNode',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrustNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.NodesService/TrustNode',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.TrustNodeRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.TrustNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LabelNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.NodesService/LabelNode',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.LabelNodeRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.LabelNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.NodesService/RemoveNode',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -444,10 +807,30 @@ class CredentialsServiceStub:
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreateJoinTokenRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreateJoinTokenResponse.FromString,
                 _registered_method=True)
+        self.ListJoinTokens = channel.unary_unary(
+                '/bcd.wire.compute.v1.CredentialsService/ListJoinTokens',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListJoinTokensRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListJoinTokensResponse.FromString,
+                _registered_method=True)
+        self.ExpireJoinToken = channel.unary_unary(
+                '/bcd.wire.compute.v1.CredentialsService/ExpireJoinToken',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ExpireJoinTokenRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ExpireJoinTokenResponse.FromString,
+                _registered_method=True)
         self.EnrollGateway = channel.unary_unary(
                 '/bcd.wire.compute.v1.CredentialsService/EnrollGateway',
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.EnrollGatewayRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.EnrollGatewayResponse.FromString,
+                _registered_method=True)
+        self.ListCertificates = channel.unary_unary(
+                '/bcd.wire.compute.v1.CredentialsService/ListCertificates',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListCertificatesResponse.FromString,
+                _registered_method=True)
+        self.RevokeCertificate = channel.unary_unary(
+                '/bcd.wire.compute.v1.CredentialsService/RevokeCertificate',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeCertificateRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeCertificateResponse.FromString,
                 _registered_method=True)
 
 
@@ -469,7 +852,34 @@ class CredentialsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListJoinTokens(self, request, context):
+        """Join tokens on record, the newest first; never their secrets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExpireJoinToken(self, request, context):
+        """From now on nobody joins with the token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EnrollGateway(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCertificates(self, request, context):
+        """Certificates on record, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeCertificate(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -488,10 +898,30 @@ def add_CredentialsServiceServicer_to_server(servicer, server):
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreateJoinTokenRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.CreateJoinTokenResponse.SerializeToString,
             ),
+            'ListJoinTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJoinTokens,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListJoinTokensRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListJoinTokensResponse.SerializeToString,
+            ),
+            'ExpireJoinToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExpireJoinToken,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ExpireJoinTokenRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ExpireJoinTokenResponse.SerializeToString,
+            ),
             'EnrollGateway': grpc.unary_unary_rpc_method_handler(
                     servicer.EnrollGateway,
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.EnrollGatewayRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.EnrollGatewayResponse.SerializeToString,
+            ),
+            'ListCertificates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCertificates,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListCertificatesRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListCertificatesResponse.SerializeToString,
+            ),
+            'RevokeCertificate': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeCertificate,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeCertificateRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeCertificateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -560,6 +990,60 @@ class CredentialsService:
             _registered_method=True)
 
     @staticmethod
+    def ListJoinTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.CredentialsService/ListJoinTokens',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListJoinTokensRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListJoinTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExpireJoinToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.CredentialsService/ExpireJoinToken',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ExpireJoinTokenRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ExpireJoinTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def EnrollGateway(request,
             target,
             options=(),
@@ -576,6 +1060,60 @@ class CredentialsService:
             '/bcd.wire.compute.v1.CredentialsService/EnrollGateway',
             bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.EnrollGatewayRequest.SerializeToString,
             bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.EnrollGatewayResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCertificates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.CredentialsService/ListCertificates',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListCertificatesRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.ListCertificatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeCertificate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.CredentialsService/RevokeCertificate',
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeCertificateRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_admin__pb2.RevokeCertificateResponse.FromString,
             options,
             channel_credentials,
             insecure,

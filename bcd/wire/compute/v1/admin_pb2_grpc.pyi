@@ -27,25 +27,50 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PoolsServiceStub:
-    """PoolsService: everybody lists the pools of their tenants; administrators create them."""
+    """Every list of the administrators' services pages: limit is 1 to 200, and 200 where it is not given;
+    cursor is the next_cursor of the page before, which is empty on the last page.
+
+    PoolsService: everybody sees the pools of their tenants, and those offered to them; administrators
+    make and change them.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PoolsServiceAsyncStub: ...
     CreatePool: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreatePoolRequest, _admin_pb2.CreatePoolResponse]
+    GetPool: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetPoolRequest, _admin_pb2.GetPoolResponse]
     ListPools: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPoolsRequest, _admin_pb2.ListPoolsResponse]
+    UpdatePool: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdatePoolRequest, _admin_pb2.UpdatePoolResponse]
+    """Changes the fields of the policy that are given; running reservations keep what they have."""
+    DeletePool: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePoolRequest, _admin_pb2.DeletePoolResponse]
+    """Only a pool without nodes and without reservations that have not ended."""
 
 @_typing.type_check_only
 class PoolsServiceAsyncStub(PoolsServiceStub):
-    """PoolsService: everybody lists the pools of their tenants; administrators create them."""
+    """Every list of the administrators' services pages: limit is 1 to 200, and 200 where it is not given;
+    cursor is the next_cursor of the page before, which is empty on the last page.
+
+    PoolsService: everybody sees the pools of their tenants, and those offered to them; administrators
+    make and change them.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreatePool: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreatePoolRequest, _admin_pb2.CreatePoolResponse]  # type: ignore[assignment]
+    GetPool: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetPoolRequest, _admin_pb2.GetPoolResponse]  # type: ignore[assignment]
     ListPools: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPoolsRequest, _admin_pb2.ListPoolsResponse]  # type: ignore[assignment]
+    UpdatePool: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdatePoolRequest, _admin_pb2.UpdatePoolResponse]  # type: ignore[assignment]
+    """Changes the fields of the policy that are given; running reservations keep what they have."""
+    DeletePool: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePoolRequest, _admin_pb2.DeletePoolResponse]  # type: ignore[assignment]
+    """Only a pool without nodes and without reservations that have not ended."""
 
 class PoolsServiceServicer(metaclass=_abc_1.ABCMeta):
-    """PoolsService: everybody lists the pools of their tenants; administrators create them."""
+    """Every list of the administrators' services pages: limit is 1 to 200, and 200 where it is not given;
+    cursor is the next_cursor of the page before, which is empty on the last page.
+
+    PoolsService: everybody sees the pools of their tenants, and those offered to them; administrators
+    make and change them.
+    """
 
     @_abc_1.abstractmethod
     def CreatePool(
@@ -55,40 +80,92 @@ class PoolsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.CreatePoolResponse, _abc.Awaitable[_admin_pb2.CreatePoolResponse]]: ...
 
     @_abc_1.abstractmethod
+    def GetPool(
+        self,
+        request: _admin_pb2.GetPoolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetPoolResponse, _abc.Awaitable[_admin_pb2.GetPoolResponse]]: ...
+
+    @_abc_1.abstractmethod
     def ListPools(
         self,
         request: _admin_pb2.ListPoolsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListPoolsResponse, _abc.Awaitable[_admin_pb2.ListPoolsResponse]]: ...
 
+    @_abc_1.abstractmethod
+    def UpdatePool(
+        self,
+        request: _admin_pb2.UpdatePoolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UpdatePoolResponse, _abc.Awaitable[_admin_pb2.UpdatePoolResponse]]:
+        """Changes the fields of the policy that are given; running reservations keep what they have."""
+
+    @_abc_1.abstractmethod
+    def DeletePool(
+        self,
+        request: _admin_pb2.DeletePoolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeletePoolResponse, _abc.Awaitable[_admin_pb2.DeletePoolResponse]]:
+        """Only a pool without nodes and without reservations that have not ended."""
+
 def add_PoolsServiceServicer_to_server(servicer: PoolsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class NodesServiceStub:
-    """NodesService: everybody lists the nodes of their tenants' pools; administrators change them."""
+    """NodesService: everybody sees the nodes of their pools; administrators change them."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> NodesServiceAsyncStub: ...
+    GetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetNodeRequest, _admin_pb2.GetNodeResponse]
     ListNodes: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListNodesRequest, _admin_pb2.ListNodesResponse]
     CordonNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CordonNodeRequest, _admin_pb2.CordonNodeResponse]
     """A cordoned node keeps its bookings and takes no new ones."""
     RevokeNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeNodeRequest, _admin_pb2.RevokeNodeResponse]
     """Revokes every certificate of the node and ends its session."""
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
+    """Cordons a node for good: what runs there stays, what has not started yet moves elsewhere where
+    it can. CordonNode with cordoned false undoes it.
+    """
+    TrustNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TrustNodeRequest, _admin_pb2.TrustNodeResponse]
+    """Takes a node's trust away, or gives it back; its certificates stay."""
+    LabelNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LabelNodeRequest, _admin_pb2.LabelNodeResponse]
+    """Sets and removes labels of source "operator"."""
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]
+    """Takes a node without live bookings out for good, and revokes its certificates."""
 
 @_typing.type_check_only
 class NodesServiceAsyncStub(NodesServiceStub):
-    """NodesService: everybody lists the nodes of their tenants' pools; administrators change them."""
+    """NodesService: everybody sees the nodes of their pools; administrators change them."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    GetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetNodeRequest, _admin_pb2.GetNodeResponse]  # type: ignore[assignment]
     ListNodes: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListNodesRequest, _admin_pb2.ListNodesResponse]  # type: ignore[assignment]
     CordonNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.CordonNodeRequest, _admin_pb2.CordonNodeResponse]  # type: ignore[assignment]
     """A cordoned node keeps its bookings and takes no new ones."""
     RevokeNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeNodeRequest, _admin_pb2.RevokeNodeResponse]  # type: ignore[assignment]
     """Revokes every certificate of the node and ends its session."""
+    DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Cordons a node for good: what runs there stays, what has not started yet moves elsewhere where
+    it can. CordonNode with cordoned false undoes it.
+    """
+    TrustNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.TrustNodeRequest, _admin_pb2.TrustNodeResponse]  # type: ignore[assignment]
+    """Takes a node's trust away, or gives it back; its certificates stay."""
+    LabelNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.LabelNodeRequest, _admin_pb2.LabelNodeResponse]  # type: ignore[assignment]
+    """Sets and removes labels of source "operator"."""
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]  # type: ignore[assignment]
+    """Takes a node without live bookings out for good, and revokes its certificates."""
 
 class NodesServiceServicer(metaclass=_abc_1.ABCMeta):
-    """NodesService: everybody lists the nodes of their tenants' pools; administrators change them."""
+    """NodesService: everybody sees the nodes of their pools; administrators change them."""
+
+    @_abc_1.abstractmethod
+    def GetNode(
+        self,
+        request: _admin_pb2.GetNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetNodeResponse, _abc.Awaitable[_admin_pb2.GetNodeResponse]]: ...
 
     @_abc_1.abstractmethod
     def ListNodes(
@@ -112,6 +189,40 @@ class NodesServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RevokeNodeResponse, _abc.Awaitable[_admin_pb2.RevokeNodeResponse]]:
         """Revokes every certificate of the node and ends its session."""
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _admin_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]:
+        """Cordons a node for good: what runs there stays, what has not started yet moves elsewhere where
+        it can. CordonNode with cordoned false undoes it.
+        """
+
+    @_abc_1.abstractmethod
+    def TrustNode(
+        self,
+        request: _admin_pb2.TrustNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TrustNodeResponse, _abc.Awaitable[_admin_pb2.TrustNodeResponse]]:
+        """Takes a node's trust away, or gives it back; its certificates stay."""
+
+    @_abc_1.abstractmethod
+    def LabelNode(
+        self,
+        request: _admin_pb2.LabelNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LabelNodeResponse, _abc.Awaitable[_admin_pb2.LabelNodeResponse]]:
+        """Sets and removes labels of source "operator"."""
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _admin_pb2.RemoveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RemoveNodeResponse, _abc.Awaitable[_admin_pb2.RemoveNodeResponse]]:
+        """Takes a node without live bookings out for good, and revokes its certificates."""
 
 def add_NodesServiceServicer_to_server(servicer: NodesServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -163,7 +274,14 @@ class CredentialsServiceStub:
     """A bearer token of the placer's own issuer."""
     CreateJoinToken: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateJoinTokenRequest, _admin_pb2.CreateJoinTokenResponse]
     """A single-use secret with which one node joins a pool."""
+    ListJoinTokens: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListJoinTokensRequest, _admin_pb2.ListJoinTokensResponse]
+    """Join tokens on record, the newest first; never their secrets."""
+    ExpireJoinToken: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExpireJoinTokenRequest, _admin_pb2.ExpireJoinTokenResponse]
+    """From now on nobody joins with the token."""
     EnrollGateway: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EnrollGatewayRequest, _admin_pb2.EnrollGatewayResponse]
+    ListCertificates: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesResponse]
+    """Certificates on record, the newest first."""
+    RevokeCertificate: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificateRequest, _admin_pb2.RevokeCertificateResponse]
 
 @_typing.type_check_only
 class CredentialsServiceAsyncStub(CredentialsServiceStub):
@@ -174,7 +292,14 @@ class CredentialsServiceAsyncStub(CredentialsServiceStub):
     """A bearer token of the placer's own issuer."""
     CreateJoinToken: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateJoinTokenRequest, _admin_pb2.CreateJoinTokenResponse]  # type: ignore[assignment]
     """A single-use secret with which one node joins a pool."""
+    ListJoinTokens: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListJoinTokensRequest, _admin_pb2.ListJoinTokensResponse]  # type: ignore[assignment]
+    """Join tokens on record, the newest first; never their secrets."""
+    ExpireJoinToken: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExpireJoinTokenRequest, _admin_pb2.ExpireJoinTokenResponse]  # type: ignore[assignment]
+    """From now on nobody joins with the token."""
     EnrollGateway: _aio.UnaryUnaryMultiCallable[_admin_pb2.EnrollGatewayRequest, _admin_pb2.EnrollGatewayResponse]  # type: ignore[assignment]
+    ListCertificates: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListCertificatesRequest, _admin_pb2.ListCertificatesResponse]  # type: ignore[assignment]
+    """Certificates on record, the newest first."""
+    RevokeCertificate: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeCertificateRequest, _admin_pb2.RevokeCertificateResponse]  # type: ignore[assignment]
 
 class CredentialsServiceServicer(metaclass=_abc_1.ABCMeta):
     """CredentialsService gives administrators what lets people, nodes and gateways in."""
@@ -196,10 +321,41 @@ class CredentialsServiceServicer(metaclass=_abc_1.ABCMeta):
         """A single-use secret with which one node joins a pool."""
 
     @_abc_1.abstractmethod
+    def ListJoinTokens(
+        self,
+        request: _admin_pb2.ListJoinTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListJoinTokensResponse, _abc.Awaitable[_admin_pb2.ListJoinTokensResponse]]:
+        """Join tokens on record, the newest first; never their secrets."""
+
+    @_abc_1.abstractmethod
+    def ExpireJoinToken(
+        self,
+        request: _admin_pb2.ExpireJoinTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExpireJoinTokenResponse, _abc.Awaitable[_admin_pb2.ExpireJoinTokenResponse]]:
+        """From now on nobody joins with the token."""
+
+    @_abc_1.abstractmethod
     def EnrollGateway(
         self,
         request: _admin_pb2.EnrollGatewayRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.EnrollGatewayResponse, _abc.Awaitable[_admin_pb2.EnrollGatewayResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListCertificates(
+        self,
+        request: _admin_pb2.ListCertificatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListCertificatesResponse, _abc.Awaitable[_admin_pb2.ListCertificatesResponse]]:
+        """Certificates on record, the newest first."""
+
+    @_abc_1.abstractmethod
+    def RevokeCertificate(
+        self,
+        request: _admin_pb2.RevokeCertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RevokeCertificateResponse, _abc.Awaitable[_admin_pb2.RevokeCertificateResponse]]: ...
 
 def add_CredentialsServiceServicer_to_server(servicer: CredentialsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,107 @@
+"""``better-compute offers``: pools that other tenants may book in."""
+
+from pathlib import Path
+
+import click
+
+from bcd.cli.better_compute.connection import client_options, config_option, connected
+from bcd.cli.better_compute.paging import every
+from bcd.cli.better_compute.parameters import pool_id
+from bcd.cli.better_compute.show import print_json, print_table
+from bcd.wire.compute.v1 import offers_pb2 as pb
+from bcd.wire.compute.v1.offers_pb2_grpc import OffersServiceStub
+
+_MAX = 1 << 40
+
+
+@click.group(invoke_without_command=True)
+@click.option("--pool", help="Only the offers of this pool, by name or id.")
+@client_options
+@click.pass_context
+def offers(
+    context: click.Context, pool: str | None, tenant: str | None, output: str, config: Path | None
+) -> None:
+    """List what is offered to your tenant and by it; `offers set` makes an offer."""
+    if context.invoked_subcommand:
+        return
+    with connected(config) as connection:
+        acting = connection.tenant(tenant)
+        chosen = pool_id(connection, acting, pool) if pool else ""
+        request = pb.ListOffersRequest(tenant_id=acting, pool_id=chosen)
+        stub = OffersServiceStub(connection.channel)
+        found = every(connection, stub.ListOffers, request, "offers")
+    if output == "json":
+        print_json(found)
+        return
+    print_table(
+        ("POOL", "TENANT", "RESOURCE", "LIMIT", "USED"),
+        (row for offer in found for row in _rows(offer)),
+    )
+
+
+def _rows(offer: pb.Offer) -> list[tuple[str, ...]]:
+    """A row for each limit, and one for an offer that leaves all to the tenant's quotas."""
+    if not offer.limits:
+        return [(offer.pool_id, offer.tenant_id, "by quota", "", "")]
+    return [
+        (offer.pool_id, offer.tenant_id, entry.resource, str(entry.limit), str(entry.used))
+        for entry in offer.limits
+    ]
+
+
+class Limit(click.ParamType[tuple[str, int]]):
+    """``gpu=8``."""
+
+    name = "resource=n"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Parse a resource and its limit."""
+        resource, _, amount = value.partition("=")
+        if not resource or not amount.isascii() or not amount.isdigit() or int(amount) > _MAX:
+            self.fail(f"{value} is no resource with a limit; write gpu=8", param, ctx)
+        return resource, int(amount)
+
+
+@offers.command("set")
+@click.argument("pool")
+@click.option("--to", "guest", required=True, help="The tenant that may book in the pool.")
+@click.option(
+    "--limit",
+    "limits",
+    type=Limit(),
+    multiple=True,
+    help="How much it may have there at a time: gpu=8, gpu.mig=14; repeatable.",
+)
+@config_option
+def set_(pool: str, guest: str, limits: tuple[tuple[str, int], ...], config: Path | None) -> None:
+    """Offer POOL to a tenant, or replace the limits of its offer.
+
+    A resource without a limit here needs a quota of the tenant.
+    """
+    with connected(config) as connection:
+        request = pb.SetOfferRequest(
+            pool_id=pool_id(connection, connection.settings.tenant, pool),
+            tenant_id=guest,
+            limits=[pb.OfferLimit(resource=name, limit=amount) for name, amount in limits],
+        )
+        stub = OffersServiceStub(connection.channel)
+        made = connection.call(stub.SetOffer, request).offer
+    for row in _rows(made):
+        click.echo("  ".join(word for word in row if word))
+
+
+@offers.command()
+@click.argument("pool")
+@click.option("--from", "guest", required=True, help="The tenant that has the offer.")
+@config_option
+def withdraw(pool: str, guest: str, config: Path | None) -> None:
+    """Take an offer back; what was admitted under it stays."""
+    with connected(config) as connection:
+        chosen = pool_id(connection, connection.settings.tenant, pool)
+        stub = OffersServiceStub(connection.channel)
+        connection.call(
+            stub.WithdrawOffer, pb.WithdrawOfferRequest(pool_id=chosen, tenant_id=guest)
+        )
+    click.echo(f"{chosen}  no longer offered to {guest}")
