@@ -82,7 +82,7 @@ async def placed(world: World, **wish: Any) -> tuple[ReservationId, Sequence[All
 
 
 async def refused(world: World, **wish: Any) -> Unschedulable:
-    """Why a reservation that must not fit does not; it is given up, so that it keeps nothing."""
+    """Why a reservation that must not fit does not; it does not stay to wait."""
     reservation_id, outcome = await reserve(world, Wish(**wish))
     assert isinstance(outcome, Unschedulable)
     await world.end(reservation_id, Trigger.CANCELLED)
