@@ -158,8 +158,8 @@ async def test_a_shared_pools_gpus_are_booked_by_the_slot(
     ]
     assert (await alice.create("whole")).state == "pending"
     asked[0].count = 1
-    last = await alice.create("last", devices=asked)
-    assert last.state == "placed"
+    last = await alice.create("last", devices=asked, duration="30m")
+    assert last.state == "placed", "it is over before the whole GPU's turn"
 
 
 async def test_a_changed_turnaround_holds_for_the_next_booking(
