@@ -167,8 +167,6 @@ def _refuse_unsupported(given: _CreateInput) -> None:
         "binding": given.binding not in (Binding.HOLD, Binding.KUBERNETES),
         "node": given.node is not None,
     }
-    for position, device in enumerate(given.devices):
-        absent[f"devices[{position}].class"] = device.device_class is DeviceClass.SLOT
     for field, used in absent.items():
         if used:
             value = f" {given.binding}" if field == "binding" else ""

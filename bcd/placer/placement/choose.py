@@ -42,8 +42,9 @@ class Choice:
 class Chooser:
     """The best choices for the same entries, each worked out once: comparing entries costs time."""
 
-    def __init__(self, asks: tuple[DeviceAsk, ...]) -> None:
+    def __init__(self, asks: tuple[DeviceAsk, ...], *, one_gpu: bool = False) -> None:
         self._asks = asks
+        self._one_gpu = one_gpu
         self._known: dict[tuple[Shape, int, int], Choice | None] = {}
 
     def best(self, shape: Shape, bookable: int, free: int) -> Choice | None:
@@ -54,26 +55,35 @@ class Chooser:
         except KeyError:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            choice = self._known[key] = choose(shape, bookable, free, self._asks)
+            choice = choose(shape, bookable, free, self._asks, one_gpu=self._one_gpu)
+            self._known[key] = choice
             return choice
 
 
 @lru_cache(maxsize=256)
-def chooser(asks: tuple[DeviceAsk, ...]) -> Chooser:
+def chooser(asks: tuple[DeviceAsk, ...], *, one_gpu: bool = False) -> Chooser:
     """What remembers the choices for these entries."""
-    return Chooser(asks)
+    return Chooser(asks, one_gpu=one_gpu)
 
 
-def choose(shape: Shape, bookable: int, free: int, asks: tuple[DeviceAsk, ...]) -> Choice | None:
+def choose(
+    shape: Shape,
+    bookable: int,
+    free: int,
+    asks: tuple[DeviceAsk, ...],
+    *,
+    one_gpu: bool = False,
+) -> Choice | None:
     """The best choice of free atoms for all entries at once, or None when there is none.
 
     ``bookable`` are the atoms that exist for tenants at all, ``free`` those free in the window.
+    With ``one_gpu`` the slots of an entry lie on one physical GPU, however they lie otherwise.
     Every way is looked at where there are few; on nodes with many devices the likeliest ones are.
     """
     wanted = 0
     for ask in asks:
         wanted |= shape.matching(ask)
-    search = _Search(shape, bookable, free, asks)
+    search = _Search(shape, bookable, free, asks, one_gpu=one_gpu)
     picked = search.best()
     if picked is None:
         return None
@@ -88,7 +98,16 @@ def choose(shape: Shape, bookable: int, free: int, asks: tuple[DeviceAsk, ...]) 
 class _Search:
     """Entry by entry, the strictest and largest first, going back where a later one finds none."""
 
-    def __init__(self, shape: Shape, bookable: int, free: int, asks: Sequence[DeviceAsk]) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        bookable: int,
+        free: int,
+        asks: Sequence[DeviceAsk],
+        *,
+        one_gpu: bool,
+    ) -> None:
+        self._one_gpu = one_gpu
         self._shape = shape
         self._bookable = bookable
         self._free = free
@@ -157,7 +176,7 @@ class _Search:
             return
         ask = self._asks[order[0]]
         seen = set()
-        for group in _groups(self._shape, free, ask):
+        for group in self._groups(free, ask):
             parts = [twins & group for twins in self._shape.twins if twins & group]
             for mask in _combinations(parts, ask.count):
                 if mask not in seen:
@@ -184,12 +203,21 @@ class _Search:
         for position in order[1:]:
             later |= self._shape.matching(self._asks[position])
         found: dict[int, tuple[int, int]] = {}
-        for group in _groups(self._shape, free, ask):
+        for group in self._groups(free, ask):
             for part in (group, group & ~later):
                 if part.bit_count() >= ask.count:
                     mask = self._tightest(free, part, ask)
                     found.setdefault(mask, (self.broken_by(mask), group.bit_count()))
         return sorted(found, key=lambda mask: (*found[mask], mask))
+
+    def _groups(self, free: int, ask: DeviceAsk) -> Sequence[int]:
+        """Sets of free atoms of which any choice satisfies the entry."""
+        matching = free & self._shape.matching(ask)
+        if ask.count == 1:
+            return (matching,) if matching else ()  # one device lies well to itself
+        if self._one_gpu and ask.device_class is DeviceClass.SLOT:
+            return [part for gpu in self._shape.gpu_masks if (part := gpu & matching)]
+        return self._shape.groups(matching, ask.topology)
 
     def _without(self, free: int, mask: int) -> int:
         """What is free once these are taken: a GPU taken in one mode is so in no other."""
@@ -204,13 +232,6 @@ class _Search:
         for numa in shape.numa_masks:
             apart &= ~numa
         return _from_parts((*shape.numa_masks, apart), self._bookable, free, group, ask.count)
-
-
-def _groups(shape: Shape, free: int, ask: DeviceAsk) -> Sequence[int]:
-    matching = free & shape.matching(ask)
-    if ask.count == 1:
-        return (matching,) if matching else ()  # one device lies well to itself
-    return shape.groups(matching, ask.topology)
 
 
 def _combinations(parts: Sequence[int], count: int) -> Iterator[int]:

@@ -176,7 +176,6 @@ def test_an_unknown_field_is_named_by_its_path(path: str, unknown: dict[str, Any
 
 UNSUPPORTED = {
     "node": document(node={"profileId": "p"}),
-    "devices[0].class": device(**{"class": "gpu.slot"}),
 }
 
 

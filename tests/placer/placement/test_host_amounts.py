@@ -87,6 +87,7 @@ async def test_a_release_frees_the_amounts_with_the_devices(
 
 async def test_only_a_daemon_that_enforces_limits_gets_amounts(world: World) -> None:
     old = await world.add_node(dgx("old"))
+    await learn(world, old)
     await give_capacity(world, old, 64)
     new = await add_host(world, "new", gpus=1)
     _, made = await placed(world, resources=FOUR)
@@ -97,6 +98,7 @@ async def test_only_a_daemon_that_enforces_limits_gets_amounts(world: World) -> 
 
 async def test_an_operators_label_of_the_same_name_does_not_count(world: World) -> None:
     node = await world.add_node(dgx("a"))
+    await learn(world, node)
     await give_capacity(world, node, 64)
 
     def label(tx: Transaction) -> None:
@@ -125,6 +127,7 @@ async def test_a_daemon_that_was_downgraded_since_is_not_booked(world: World) ->
 
 async def test_a_daemon_that_was_upgraded_since_is_booked(world: World) -> None:
     node = await world.add_node(dgx("a"))
+    await learn(world, node)
     await give_capacity(world, node, 64)
     for _ in range(2):
         assert (await refused(world, resources=FOUR)).rejected == {"labels": 1}
