@@ -96,4 +96,4 @@ def _fits(node: NodeView, demand: Demand, start_ms: int, duration_ms: int) -> bo
     choice = chooser(demand.devices, one_gpu=demand.one_gpu).best(
         facts.shape, facts.bookable, node.free(start_ms, end_ms)
     )
-    return choice is not None and not node.lacks(demand.resources, start_ms, end_ms)
+    return choice is not None and node.gives(demand.resources, start_ms, end_ms)
