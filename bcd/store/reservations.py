@@ -301,7 +301,7 @@ def owned(
     names = ", ".join(f"'{state.value}'" for state in states)
     rows = tx.all(
         "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND owner = :owner"
-        f" AND state IN ({names}) ORDER BY seq LIMIT :limit",
+        f" AND kind = 'reservation' AND state IN ({names}) ORDER BY seq LIMIT :limit",
         tenant_id=tenant_id,
         owner=owner,
         limit=limit,
@@ -358,13 +358,3 @@ def sweep_drafts(tx: Transaction, before_ms: int) -> int:
         "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
         before_ms=before_ms,
     )
-
-
-def live_in(tx: Transaction, pool_id: PoolId) -> bool:
-    """Whether a pool has reservations past the draft that have not ended."""
-    row = tx.one(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state IN"
-        " ('awaiting-confirmation', 'pending', 'placed', 'binding', 'active') LIMIT 1",
-        pool_id=pool_id,
-    )
-    return row is not None

@@ -41,6 +41,7 @@ from bcd.placer.admission.request import (
     Create,
     check_start,
     parse_create,
+    refuse_slots,
     request_hash,
     reservation_id,
 )
@@ -267,8 +268,12 @@ def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservati
     return pool, row, word_on(tx, row)
 
 
-def _refuse_binding(pool: Pool, draft: Draft) -> None:
-    """The kubelet gives bound GPUs to any pod of its cluster: for the pool's owner only."""
+def _refuse_for_pool(pool: Pool, draft: Draft) -> None:
+    """Raises InvalidInput for what no placement in this pool could hand over.
+
+    The kubelet gives bound GPUs to any pod of its cluster: that is for the pool's owner only.
+    """
+    refuse_slots(draft.request, pool.policy.sharing)
     if draft.request.binding is not Binding.KUBERNETES:
         return
     if not pool.policy.kubernetes:
@@ -287,7 +292,7 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     pool = _visible_pool(tx, draft)
     added = reservations.add_draft(tx, _resolved(tx, pool, draft))
     if added is not None:
-        _refuse_binding(pool, draft)
+        _refuse_for_pool(pool, draft)
         check_start(draft.request, added.created_ms)
         return pool, added, None
     row = reservations.get(tx, draft.id)
@@ -300,7 +305,7 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     if row.state is State.DENIED:
         return pool, row, Answered(refusal=denied_before(row))
     if row.state in _UNDECIDED:
-        _refuse_binding(pool, draft)
+        _refuse_for_pool(pool, draft)
         return pool, row, None
     return pool, row, Answered(reservations.view(tx, row))
 
@@ -321,9 +326,10 @@ def _denied(denied: Denied, reservation_id: ReservationId) -> AccessDenied:
 
 
 def _over_quota(refused: Refused) -> QuotaExceeded:
+    ceiling = "limit of the pool's offer" if refused.offered else "quota"
     return QuotaExceeded(
-        f"{refused.resource}: the quota is {refused.ceiling}, {refused.used} are used and"
-        f" {refused.asked} were asked for; release something or ask for a larger quota",
+        f"{refused.resource}: the {ceiling} is {refused.ceiling}, {refused.used} are used and"
+        f" {refused.asked} were asked for; release something or ask for a larger {ceiling}",
         resource=refused.resource,
         limit=str(refused.ceiling),
         used=str(refused.used),

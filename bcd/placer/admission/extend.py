@@ -22,14 +22,14 @@ from bcd.model.ids import ReservationId
 from bcd.model.reservation import Reservation, Window
 from bcd.model.units import MAX_DURATION_MS
 from bcd.placer.admission.attributes import Place, attributes_of
-from bcd.placer.admission.policy import Action, Denied, Policy
+from bcd.placer.admission.policy import Action, Allowed, Policy
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.decide import is_preempting
 from bcd.placer.lifecycle.transitions import Trigger, move_of
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import AvailableUntil, Placements
-from bcd.store import extend_holds, pools, reservations
+from bcd.store import extend_holds, offers, pools, reservations
 from bcd.store.database import Database, Transaction
 from bcd.store.extend_holds import HOLD_MS
 from bcd.store.reservations import StoredReservation
@@ -83,6 +83,7 @@ class Extensions:
     ) -> Extension:
         """Move the end of a reservation that exists; raises a BcdError for every refusal.
 
+        A pool that is no longer offered to the tenant is not found: what runs there runs out.
         Whatever goes wrong, also a caller who goes away, gives the slot back.
         """
         hold = secrets.token_hex(16)
@@ -117,7 +118,7 @@ class Extensions:
         request = row.asking_ms(during.end_ms - during.start_ms)
         attributes = attributes_of(row.tenant_id, row.owner, staged.place, request, row.resources)
         decision = self._policy.decide(caller, Action.EXTEND, attributes)
-        if isinstance(decision, Denied):
+        if not isinstance(decision, Allowed):
             raise AccessDenied(
                 f"the policy refuses this extension: {decision.sentence}",
                 reservationId=row.id,
@@ -134,6 +135,7 @@ class Extensions:
         if extend_holds.staged_ms(tx, row.id, hold) != duration_ms:
             raise _in_flight(row)
         _refuse_over(row, hand.held.now_ms)
+        offers.terms(tx, hand.held.pool, row.tenant_id)
         if (row.during, row.owner) != (before.during, before.owner):
             return None
         outcome = self._placements.extend(tx, hand.held, row, staged.during.end_ms)
@@ -172,9 +174,10 @@ def _stage(
     if duration_ms > MAX_DURATION_MS:
         field = "by" if until_ms is None else "until"
         raise InvalidInput(field, "would make the reservation longer than ten years")
+    pool = pools.get(tx, row.pool_id)
+    offers.terms(tx, pool, row.tenant_id)
     if not extend_holds.take(tx, row.id, hold, duration_ms):
         raise _in_flight(row)
-    pool = pools.get(tx, row.pool_id)
     during = Window(row.during.start_ms, end_ms)
     return _Staged(row, during, Place(pool.region, pool.models, pool.policy.sharing))
 

@@ -125,10 +125,6 @@ def _ratio(given: pb.PoolPolicy, before: RatioPolicy) -> RatioPolicy:
 
 def _sharing(given: pb.Sharing, before: SharingPolicy) -> SharingPolicy:
     mode = _choice("sharing.mode", given.mode, before.mode, SharingMode)
-    if mode is not SharingMode.NONE:
-        raise Unsupported(
-            f"policy.sharing.mode {mode} is not supported yet", field="policy.sharing.mode"
-        )
     replicas = before.replicas
     if given.HasField("replicas"):
         replicas = _whole("sharing.replicas", given.replicas, 1, MAX_REPLICAS)

@@ -21,7 +21,6 @@ from bcd.store.nodes import Node
 from bcd.store.pools import PoolLock
 from bcd.wire.inventory import parse_inventory
 
-TOPIC = "pool"
 _AT_ONCE = 8
 
 

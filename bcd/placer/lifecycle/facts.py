@@ -77,7 +77,7 @@ def _ahead(tx: Transaction, row: StoredReservation, member: Allocation) -> Alloc
 def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> str:
     """Why a member could not be served if it started now, empty for nothing."""
     try:
-        node = nodes.get(tx, member.node_id)
+        node = nodes.current(tx, member.node_id)
     except NotFound:
         return f"{member.node_id} is gone"
     if problem := _standing(node):
@@ -93,7 +93,9 @@ def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> str:
 
 
 def _standing(node: Node) -> str:
-    """A cordon keeps new bookings off a node, and none that it has."""
+    """A cordon keeps new bookings off a node and none that it has; draining moves those too."""
+    if node.draining:
+        return "is draining"
     if not node.reachable:
         return "does not answer"
     if not node.trusted:

@@ -42,9 +42,8 @@ class Choice:
 class Chooser:
     """The best choices for the same entries, each worked out once: comparing entries costs time."""
 
-    def __init__(self, asks: tuple[DeviceAsk, ...], *, one_gpu: bool = False) -> None:
+    def __init__(self, asks: tuple[DeviceAsk, ...]) -> None:
         self._asks = asks
-        self._one_gpu = one_gpu
         self._known: dict[tuple[Shape, int, int], Choice | None] = {}
 
     def best(self, shape: Shape, bookable: int, free: int) -> Choice | None:
@@ -55,35 +54,26 @@ class Chooser:
         except KeyError:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            choice = choose(shape, bookable, free, self._asks, one_gpu=self._one_gpu)
-            self._known[key] = choice
+            choice = self._known[key] = choose(shape, bookable, free, self._asks)
             return choice
 
 
 @lru_cache(maxsize=256)
-def chooser(asks: tuple[DeviceAsk, ...], *, one_gpu: bool = False) -> Chooser:
+def chooser(asks: tuple[DeviceAsk, ...]) -> Chooser:
     """What remembers the choices for these entries."""
-    return Chooser(asks, one_gpu=one_gpu)
+    return Chooser(asks)
 
 
-def choose(
-    shape: Shape,
-    bookable: int,
-    free: int,
-    asks: tuple[DeviceAsk, ...],
-    *,
-    one_gpu: bool = False,
-) -> Choice | None:
+def choose(shape: Shape, bookable: int, free: int, asks: tuple[DeviceAsk, ...]) -> Choice | None:
     """The best choice of free atoms for all entries at once, or None when there is none.
 
     ``bookable`` are the atoms that exist for tenants at all, ``free`` those free in the window.
-    With ``one_gpu`` the slots of an entry lie on one physical GPU, however they lie otherwise.
     Every way is looked at where there are few; on nodes with many devices the likeliest ones are.
     """
     wanted = 0
     for ask in asks:
         wanted |= shape.matching(ask)
-    search = _Search(shape, bookable, free, asks, one_gpu=one_gpu)
+    search = _Search(shape, bookable, free, asks)
     picked = search.best()
     if picked is None:
         return None
@@ -98,16 +88,7 @@ def choose(
 class _Search:
     """Entry by entry, the strictest and largest first, going back where a later one finds none."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        bookable: int,
-        free: int,
-        asks: Sequence[DeviceAsk],
-        *,
-        one_gpu: bool,
-    ) -> None:
-        self._one_gpu = one_gpu
+    def __init__(self, shape: Shape, bookable: int, free: int, asks: Sequence[DeviceAsk]) -> None:
         self._shape = shape
         self._bookable = bookable
         self._free = free
@@ -215,8 +196,6 @@ class _Search:
         matching = free & self._shape.matching(ask)
         if ask.count == 1:
             return (matching,) if matching else ()  # one device lies well to itself
-        if self._one_gpu and ask.device_class is DeviceClass.SLOT:
-            return [part for gpu in self._shape.gpu_masks if (part := gpu & matching)]
         return self._shape.groups(matching, ask.topology)
 
     def _without(self, free: int, mask: int) -> int:

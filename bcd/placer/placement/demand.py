@@ -2,40 +2,42 @@
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from bcd.model.assignment import Binding
-from bcd.model.pool import SharingMode, SharingPolicy
-from bcd.model.reservation import DeviceAsk, Request, Resources
+from bcd.model.device import DeviceClass
+from bcd.model.pool import SharingMode
+from bcd.model.reservation import DeviceAsk, Request, Resources, Topology
 
 CAN_LIMIT = "bc.dev/cap.devices.limits"
 CAN_HAND_TO_KUBELET = "bc.dev/cap.binding.kubernetes"
-_UNSHARED = SharingPolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """Devices and host resources of each of ``gang_size`` distinct nodes.
 
-    ``labels`` are keys of system labels that a node must have. With ``one_gpu`` the slots of an
-    entry lie on one physical GPU.
+    ``labels`` are keys of system labels that a node must have.
     """
 
     devices: tuple[DeviceAsk, ...]
     gang_size: int
     resources: Resources
     labels: frozenset[str]
-    one_gpu: bool = False
 
     def of(self, members: int) -> "Demand":
         """The same of so many nodes."""
         return replace(self, gang_size=members)
 
 
-def demand_of(request: Request, resources: Resources, sharing: SharingPolicy = _UNSHARED) -> Demand:
+def demand_of(
+    request: Request, resources: Resources, sharing: SharingMode = SharingMode.NONE
+) -> Demand:
     """The demand of a request whose host resources were resolved to these, per node.
 
     Only a daemon that enforces limits may get a hold with host resources (spec 6.4), and only one
-    with a device plugin a hold for the kubelet. Slots that the pool shares by MPS lie on one GPU,
-    since a process speaks to one MPS daemon only (spec 16.4).
+    with a device plugin a hold for the kubelet. Where the pool shares its GPUs by MPS, a hold's
+    slots lie on one GPU: a process can use one MPS daemon only.
     """
     labels = set()
     if resources:
@@ -43,9 +45,16 @@ def demand_of(request: Request, resources: Resources, sharing: SharingPolicy = _
     if request.binding is Binding.KUBERNETES:
         labels.add(CAN_HAND_TO_KUBELET)
     return Demand(
-        devices=request.devices,
+        devices=tuple(_on_one_gpu(ask) for ask in request.devices)
+        if sharing is SharingMode.MPS
+        else request.devices,
         gang_size=request.gang_size,
         resources=resources,
         labels=frozenset(labels),
-        one_gpu=sharing.mode is SharingMode.MPS,
     )
+
+
+def _on_one_gpu(ask: DeviceAsk) -> DeviceAsk:
+    if ask.device_class is not DeviceClass.SLOT:
+        return ask
+    return msgspec.structs.replace(ask, topology=Topology.NVLINK_ALL)

@@ -93,7 +93,5 @@ def _ends(
 
 def _fits(node: NodeView, demand: Demand, start_ms: int, duration_ms: int) -> bool:
     facts, end_ms = node.facts, start_ms + duration_ms
-    choice = chooser(demand.devices, one_gpu=demand.one_gpu).best(
-        facts.shape, facts.bookable, node.free(start_ms, end_ms)
-    )
+    choice = chooser(demand.devices).best(facts.shape, facts.bookable, node.free(start_ms, end_ms))
     return choice is not None and node.gives(demand.resources, start_ms, end_ms)

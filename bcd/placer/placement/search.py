@@ -71,7 +71,7 @@ def fitting_ids(view: PoolView, demand: Demand, where: Where) -> Iterator[NodeId
 
 
 def _choices(view: PoolView, demand: Demand, where: Where) -> Iterator[tuple[Alike, Choice]]:
-    choices = chooser(demand.devices, one_gpu=demand.one_gpu)
+    choices = chooser(demand.devices)
     for alike in view.alike(demand.labels, where.start_ms, where.end_ms):
         choice = choices.best(alike.kind.shape, alike.bookable, alike.free)
         if choice is not None:

@@ -105,7 +105,7 @@ class _Count:
         self._demand = demand
         self._window = window
         self._exclude = exclude
-        self._strict = chooser(demand.devices, one_gpu=demand.one_gpu)
+        self._strict = chooser(demand.devices)
         self._loose = chooser(
             tuple(msgspec.structs.replace(a, topology=Topology.ANY) for a in demand.devices)
         )

@@ -6,7 +6,7 @@ import pytest
 
 from bcd.model.assignment import Binding
 from bcd.model.errors import BcdError, InvalidInput, QuotaExceeded
-from bcd.model.reservation import Resources
+from bcd.model.reservation import Resources, State
 from bcd.placer.admission.attributes import Attributes
 from bcd.placer.admission.policy import Allowed, Decision
 from bcd.store import reservations
@@ -149,3 +149,52 @@ async def test_the_kubelets_binding_needs_a_pool_that_allows_it(world: World) ->
     assert made.request.binding is Binding.KUBERNETES
     await world.set_policy()
     assert (await world.create(binding="kubernetes")).id == made.id
+
+
+# Slots of GPUs that the pool shares by MPS: a process speaks to one MPS daemon (spec 16.4).
+
+
+async def slots(world: World, count: int, key: str, **changes: Any) -> list[str]:
+    """The slots that a reservation of so many got."""
+    asked = [{"class": "gpu.slot", "count": count}]
+    made = await world.create(key=key, devices=asked, **changes)
+    allocated = await world.live(made.id)
+    return [device.id for allocation in allocated for device in allocation.devices]
+
+
+async def test_slots_by_mps_lie_on_one_gpu_however_full_the_others_are(world: World) -> None:
+    await world.set_policy(sharing={"mode": "mps", "replicas": 4})
+    await world.grant("gpu.slot", 100)
+    await world.add_node(dgx("a", 2))
+    first, second = await slots(world, 3, "first"), await slots(world, 2, "second")
+    assert first == [f"GPU-a-0::{n}" for n in range(3)]
+    assert second == [f"GPU-a-1::{n}" for n in range(2)]
+    assert await slots(world, 1, "third") == ["GPU-a-0::3"]
+    assert await slots(world, 3, "fourth") == []
+
+
+async def test_slots_by_turns_fill_up_what_is_shared_already(world: World) -> None:
+    await world.set_policy(sharing={"mode": "time-slice", "replicas": 4})
+    await world.grant("gpu.slot", 100)
+    await world.add_node(dgx("a", 2))
+    await slots(world, 3, "first")
+    assert "GPU-a-0::3" in await slots(world, 2, "second")
+
+
+@pytest.mark.parametrize(
+    ("devices", "field"),
+    [
+        ([{"class": "gpu.slot", "count": 5}], "devices[0].count"),
+        ([{"class": "gpu.slot", "count": 1}, {"class": "gpu", "count": 1}], "devices"),
+        ([{"class": "gpu.slot", "count": 1}] * 2, "devices"),
+    ],
+)
+async def test_slots_by_mps_that_no_process_could_use_together_are_refused(
+    world: World, devices: list[dict[str, Any]], field: str
+) -> None:
+    await world.set_policy(sharing={"mode": "mps", "replicas": 4})
+    error = await refused(world, InvalidInput, devices=devices)
+    assert error.details["field"] == field
+    await world.set_policy(sharing={"mode": "time-slice", "replicas": 4})
+    await world.grant("gpu.slot", 100)
+    assert (await world.create(devices=devices)).state is State.PENDING

@@ -118,11 +118,6 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
         ),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
         ({"policy": pb.PoolPolicy(tenant_root=True)}, Reason.UNSUPPORTED, "policy.tenantRoot"),
-        (
-            {"policy": pb.PoolPolicy(sharing=pb.Sharing(mode="mps"))},
-            Reason.UNSUPPORTED,
-            "policy.sharing.mode",
-        ),
     ],
     ids=str,
 )
@@ -162,6 +157,16 @@ async def test_quotas_are_set_and_seen_with_what_is_used(
         ),
     )
     assert is_refusal(refused, Reason.QUOTA_EXCEEDED, limit="2", used="3", asked="1")
+
+
+async def test_quotas_come_in_pages_by_resource(site: Site, admin: Client, alice: Client) -> None:
+    await site.world.grant("vcpu", 8)
+    request = pb.ListQuotasRequest(tenant_id=TENANT, limit=1)
+    first = await alice.call(alice.quotas.ListQuotas, request)
+    request.cursor = first.next_cursor
+    last = await alice.call(alice.quotas.ListQuotas, request)
+    resources = [quota.resource for quota in (*first.quotas, *last.quotas)]
+    assert (resources, last.next_cursor) == (["gpu", "vcpu"], "")
 
 
 @pytest.mark.parametrize(

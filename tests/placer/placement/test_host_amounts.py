@@ -49,7 +49,7 @@ async def test_devices_and_amounts_are_booked_for_the_same_range(world: World) -
 
 async def test_what_books_no_amounts_needs_no_capability_and_no_capacity(world: World) -> None:
     """Spec 6.4: a plain hold places on older daemons."""
-    await world.add_node(dgx("a"))
+    await learn(world, await world.add_node(dgx("a")))
     await placed(world)
     assert await rows(world.database, "SELECT id FROM host_bookings") == []
 
