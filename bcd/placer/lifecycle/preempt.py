@@ -123,7 +123,7 @@ def _chosen(
         now_ms=hand.held.now_ms,
         exclude=frozenset(node_ids),
     )
-    demand = demand_of(row.request, row.resources)
+    demand = demand_of(row.request, row.resources, hand.held.pool.policy.sharing.mode)
     among = replace(where, exclude=frozenset())
     rooms = [
         _room(hand, view.nodes[node_id].facts, window)

@@ -130,7 +130,7 @@ def _holds(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sha
     now_ms = held.now_ms
     if shadow.start_ms == now_ms:
         return True
-    demand = demand_of(owner.request, owner.resources)
+    demand = demand_of(owner.request, owner.resources, held.pool.policy.sharing.mode)
     at_once = Where(start_ms=now_ms, end_ms=now_ms + shadow.end_ms - shadow.start_ms)
     return count_fitting(view, demand, at_once, demand.gang_size) < demand.gang_size
 
@@ -160,7 +160,7 @@ def _earliest_shadow(held: PoolLock, view: PoolView, owner: StoredReservation) -
     """
     if owner.request.spot or (owner.request.start or 0) > held.now_ms:
         return None
-    demand = demand_of(owner.request, owner.resources)
+    demand = demand_of(owner.request, owner.resources, held.pool.policy.sharing.mode)
     duration_ms = owner.request.duration_ms + held.pool.policy.turnaround_ms
     idle_ms = max(held.now_ms, view.horizon_ms)
     idle = Where(start_ms=idle_ms, end_ms=idle_ms + duration_ms)
