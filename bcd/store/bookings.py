@@ -144,16 +144,20 @@ def holders(tx: Transaction, node_id: NodeId, now_ms: int) -> Mapping[int, Holde
 
 def booked_on(
     tx: Transaction, node_id: NodeId, start_ms: int, end_ms: int
-) -> Sequence[ReservationId]:
-    """The reservations that have some device of a node at some time in the window, by id."""
+) -> Mapping[ReservationId, int]:
+    """The reservations that have some device of a node at some time in the window, by id.
+
+    With each, until when it has it, the pool's turnaround included.
+    """
     rows = tx.all(
-        "SELECT DISTINCT reservation_id FROM bookings WHERE node_id = :node_id"
-        " AND start_ms < :end_ms AND end_ms > :start_ms ORDER BY reservation_id",
+        "SELECT reservation_id, max(end_ms) AS until_ms FROM bookings WHERE node_id = :node_id"
+        " AND start_ms < :end_ms AND end_ms > :start_ms"
+        " GROUP BY reservation_id ORDER BY reservation_id",
         node_id=node_id,
         start_ms=start_ms,
         end_ms=end_ms,
     )
-    return [row["reservation_id"] for row in rows]
+    return {row["reservation_id"]: row["until_ms"] for row in rows}
 
 
 def end_at(

@@ -358,13 +358,3 @@ def sweep_drafts(tx: Transaction, before_ms: int) -> int:
         "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
         before_ms=before_ms,
     )
-
-
-def live_in(tx: Transaction, pool_id: PoolId) -> bool:
-    """Whether a pool has reservations past the draft that have not ended."""
-    row = tx.one(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state IN"
-        " ('awaiting-confirmation', 'pending', 'placed', 'binding', 'active') LIMIT 1",
-        pool_id=pool_id,
-    )
-    return row is not None

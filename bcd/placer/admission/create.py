@@ -326,9 +326,10 @@ def _denied(denied: Denied, reservation_id: ReservationId) -> AccessDenied:
 
 
 def _over_quota(refused: Refused) -> QuotaExceeded:
+    ceiling = "limit of the pool's offer" if refused.offered else "quota"
     return QuotaExceeded(
-        f"{refused.resource}: the quota is {refused.ceiling}, {refused.used} are used and"
-        f" {refused.asked} were asked for; release something or ask for a larger quota",
+        f"{refused.resource}: the {ceiling} is {refused.ceiling}, {refused.used} are used and"
+        f" {refused.asked} were asked for; release something or ask for a larger {ceiling}",
         resource=refused.resource,
         limit=str(refused.ceiling),
         used=str(refused.used),

@@ -29,7 +29,7 @@ from bcd.placer.lifecycle.decide import is_preempting
 from bcd.placer.lifecycle.transitions import Trigger, move_of
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import AvailableUntil, Placements
-from bcd.store import extend_holds, pools, reservations
+from bcd.store import extend_holds, offers, pools, reservations
 from bcd.store.database import Database, Transaction
 from bcd.store.extend_holds import HOLD_MS
 from bcd.store.reservations import StoredReservation
@@ -134,6 +134,7 @@ class Extensions:
         if extend_holds.staged_ms(tx, row.id, hold) != duration_ms:
             raise _in_flight(row)
         _refuse_over(row, hand.held.now_ms)
+        offers.terms(tx, hand.held.pool, row.tenant_id)
         if (row.during, row.owner) != (before.during, before.owner):
             return None
         outcome = self._placements.extend(tx, hand.held, row, staged.during.end_ms)
@@ -172,9 +173,10 @@ def _stage(
     if duration_ms > MAX_DURATION_MS:
         field = "by" if until_ms is None else "until"
         raise InvalidInput(field, "would make the reservation longer than ten years")
+    pool = pools.get(tx, row.pool_id)
+    offers.terms(tx, pool, row.tenant_id)
     if not extend_holds.take(tx, row.id, hold, duration_ms):
         raise _in_flight(row)
-    pool = pools.get(tx, row.pool_id)
     during = Window(row.during.start_ms, end_ms)
     return _Staged(row, during, Place(pool.region, pool.models, pool.policy.sharing))
 

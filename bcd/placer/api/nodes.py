@@ -19,6 +19,7 @@ from bcd.store import (
     offers,
     pools,
     reservations,
+    shares,
     work,
 )
 from bcd.store.database import Database, Transaction
@@ -206,6 +207,7 @@ def _remove(tx: Transaction, node_id: NodeId) -> None:
         )
     nodes.remove(tx, node_id)
     pools.keep_models(tx, held.pool.id)
+    shares.keep(tx, held.pool.id)
     pools.note_changes(tx, held, [node_id], "node")
     certificates.revoke_subject(tx, node_id, "the node was removed")
 

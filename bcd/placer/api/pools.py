@@ -13,7 +13,7 @@ from bcd.placer.api.paging import cut, page_of
 from bcd.placer.api.pool_policy import encode_policy, updated_policy
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.pki.command import CommandSigner
-from bcd.store import desired_states, enrolments, nodes, offers, pools, reservations, work
+from bcd.store import desired_states, enrolments, nodes, offers, pools, work
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool, PoolLock, Usage
 from bcd.wire.compute.v1 import admin_pb2 as pb
@@ -136,7 +136,7 @@ def _delete(tx: Transaction, pool_id: str) -> None:
     enrolments.drop_tokens(tx, pool_id=pool.id)
     if nodes.in_pool(tx, pool.id):
         raise InvalidState(f"pool {pool.id} has nodes; remove them first", poolId=pool.id)
-    if reservations.live_in(tx, pool.id):
+    if pools.has_reservations(tx, pool.id):
         raise InvalidState(
             f"pool {pool.id} has reservations that have not ended; release or cancel them first",
             poolId=pool.id,

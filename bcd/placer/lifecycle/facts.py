@@ -93,7 +93,9 @@ def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> str:
 
 
 def _standing(node: Node) -> str:
-    """A cordon keeps new bookings off a node, and none that it has."""
+    """A cordon keeps new bookings off a node and none that it has; draining moves those too."""
+    if node.draining:
+        return "is draining"
     if not node.reachable:
         return "does not answer"
     if not node.trusted:

@@ -159,6 +159,16 @@ async def test_quotas_are_set_and_seen_with_what_is_used(
     assert is_refusal(refused, Reason.QUOTA_EXCEEDED, limit="2", used="3", asked="1")
 
 
+async def test_quotas_come_in_pages_by_resource(site: Site, admin: Client, alice: Client) -> None:
+    await site.world.grant("vcpu", 8)
+    request = pb.ListQuotasRequest(tenant_id=TENANT, limit=1)
+    first = await alice.call(alice.quotas.ListQuotas, request)
+    request.cursor = first.next_cursor
+    last = await alice.call(alice.quotas.ListQuotas, request)
+    resources = [quota.resource for quota in (*first.quotas, *last.quotas)]
+    assert (resources, last.next_cursor) == (["gpu", "vcpu"], "")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

@@ -14,6 +14,7 @@ from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1 import reservations_pb2 as rpb
 from bcd.wire.compute.v1.reservations_pb2 import ListReservationsRequest
 from tests.placer.api.conftest import Client, Site, is_refusal
+from tests.placer.waiting import until
 from tests.placer.world import TENANT, dgx, gpu
 
 WHOLE = pb.PoolPolicy(
@@ -195,14 +196,18 @@ async def test_a_changed_host_reserve_reaches_the_nodes_that_have_holds(
 async def test_an_update_looks_at_what_waits_again(
     site: Site, admin: Client, alice: Client
 ) -> None:
-    """Every node counts as changed, and the pool's queue is due at once."""
+    """Every node counts as changed, and those who follow the policy hear of it."""
     node = await site.world.add_node(dgx("a"))
+    heard: list[str] = []
+    site.world.database.wakes.listen("pool", heard.append)
     before = await site.world.rows("SELECT change_seq FROM pools")
     await update(admin, admin.pool_id, turnaround_ms=1)
     rows = await site.world.rows(
-        "SELECT node_id, what FROM pool_changes WHERE seq > :seq", seq=before[0]["change_seq"]
+        "SELECT node_id, what FROM pool_changes WHERE seq > :seq ORDER BY seq",
+        seq=before[0]["change_seq"],
     )
-    assert [(row["node_id"], row["what"]) for row in rows] == [(node.id, "node")]
+    assert (rows[0]["node_id"], rows[0]["what"]) == (node.id, "node")
+    await until(lambda: admin.pool_id in heard)
 
 
 async def test_an_empty_pool_is_deleted_and_its_name_is_free(

@@ -41,6 +41,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     # Row-level security leaves it nothing but bc.dev/cap.* labels of source system.
     "node_labels": {"select": ALL, "insert": ALL, "delete": ALL},
     "nodes": NOTHING,
+    "offers": NOTHING,
     "pool_changes": NOTHING,
     "pools": NOTHING,
     "quota_charges": NOTHING,
