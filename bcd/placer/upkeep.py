@@ -10,6 +10,7 @@ from bcd.signing.certificates import OFFLINE_GRACE_MS, pin_of, to_der
 from bcd.store import (
     certificates,
     control,
+    deliveries,
     desired_states,
     enrolments,
     events,
@@ -17,7 +18,6 @@ from bcd.store import (
     pools,
     reports,
     reservations,
-    webhooks,
 )
 from bcd.store.database import Database, Transaction
 
@@ -80,7 +80,7 @@ def _prune(tx: Transaction) -> None:
 def _forget_events(tx: Transaction) -> int:
     """What is forgotten is gone for watchers too; a dead letter keeps its event."""
     now_ms = tx.now_ms()
-    webhooks.forget(tx, now_ms - _DEAD_LETTER_LIFE_MS)
+    deliveries.forget(tx, now_ms - _DEAD_LETTER_LIFE_MS)
     return events.forget(tx, now_ms - KEPT_DAYS * DAY_MS)
 
 

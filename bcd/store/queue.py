@@ -43,3 +43,20 @@ def pending_after(
         limit=limit,
     )
     return [stored(row) for row in rows]
+
+
+def pending_before(
+    tx: Transaction, pool_id: PoolId, seq: int, limit: int
+) -> Sequence[StoredReservation]:
+    """A pool's pending reservations older than the one with that ``seq``, oldest first.
+
+    Call under the pool's lock, which covers their rows.
+    """
+    rows = tx.all(
+        "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+        " AND seq < :seq ORDER BY seq LIMIT :limit",
+        pool_id=pool_id,
+        seq=seq,
+        limit=limit,
+    )
+    return [stored(row) for row in rows]

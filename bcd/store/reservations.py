@@ -301,7 +301,7 @@ def owned(
     names = ", ".join(f"'{state.value}'" for state in states)
     rows = tx.all(
         "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND owner = :owner"
-        f" AND state IN ({names}) ORDER BY seq LIMIT :limit",
+        f" AND kind = 'reservation' AND state IN ({names}) ORDER BY seq LIMIT :limit",
         tenant_id=tenant_id,
         owner=owner,
         limit=limit,

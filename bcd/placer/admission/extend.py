@@ -22,7 +22,7 @@ from bcd.model.ids import ReservationId
 from bcd.model.reservation import Reservation, Window
 from bcd.model.units import MAX_DURATION_MS
 from bcd.placer.admission.attributes import Place, attributes_of
-from bcd.placer.admission.policy import Action, Denied, Policy
+from bcd.placer.admission.policy import Action, Allowed, Policy
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.decide import is_preempting
@@ -83,6 +83,7 @@ class Extensions:
     ) -> Extension:
         """Move the end of a reservation that exists; raises a BcdError for every refusal.
 
+        A pool that is no longer offered to the tenant is not found: what runs there runs out.
         Whatever goes wrong, also a caller who goes away, gives the slot back.
         """
         hold = secrets.token_hex(16)
@@ -117,7 +118,7 @@ class Extensions:
         request = row.asking_ms(during.end_ms - during.start_ms)
         attributes = attributes_of(row.tenant_id, row.owner, staged.place, request, row.resources)
         decision = self._policy.decide(caller, Action.EXTEND, attributes)
-        if isinstance(decision, Denied):
+        if not isinstance(decision, Allowed):
             raise AccessDenied(
                 f"the policy refuses this extension: {decision.sentence}",
                 reservationId=row.id,

@@ -25,8 +25,10 @@ _MAX_STREAMS = 256
 _MAX_STREAMS_OF_ONE = 16
 _DEFAULT_LIMIT = 50
 _MAX_LIMIT = 200
-# A burst of events is read in a few pages, not one by one.
+# A burst of events is read in a few pages, not one by one; by all streams together at most so many
+# in a second.
 _PACE_S = 0.05
+_READS_PER_S = 200
 
 Send = Callable[[pb.WatchEventsResponse], Awaitable[None]]
 
@@ -52,8 +54,10 @@ class EventCalls:
                 while True:
                     woken.clear()
                     position = await self._catch_up(caller, wanted, position, send)
-                    await _rest(woken, self.heartbeat_s)
-                    if not woken.is_set():
+                    await _wait(woken, self.heartbeat_s)
+                    if woken.is_set():
+                        await asyncio.sleep(max(_PACE_S, self.streams.total() / _READS_PER_S))
+                    else:
                         await send(pb.WatchEventsResponse(cursor=position.cursor))
 
     async def _begin(self, cursor: str) -> Position:
@@ -115,13 +119,10 @@ class EventCalls:
                 del self.streams[caller.identity]
 
 
-async def _rest(woken: asyncio.Event, longest_s: float) -> None:
-    """Until there is something new, at least a moment and at most ``longest_s``."""
+async def _wait(woken: asyncio.Event, longest_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(longest_s):
             await woken.wait()
-    if woken.is_set():
-        await asyncio.sleep(_PACE_S)
 
 
 def _wanted(caller: Caller, tenant_id: str, subject: str, types: Sequence[str]) -> Wanted:

@@ -189,6 +189,8 @@ def _revoke(tx: Transaction, node_id: NodeId) -> int:
     held = _lock_of(tx, node_id)
     nodes.set_trusted(tx, node_id, trusted=False)
     pools.note_changes(tx, held, [node_id], "node")
+    for reservation_id in reservations.on_node(tx, node_id):
+        work.poke(tx, reservation_id, held.now_ms)
     return certificates.revoke_subject(tx, node_id, "revoked by an administrator")
 
 

@@ -16,9 +16,10 @@ from bcd.placer.api.pools import require_tenant
 from bcd.placer.events.message import SECRET_BYTES, secret_text
 from bcd.placer.events.post import Poster, Refused
 from bcd.placer.events.target import parse_target
-from bcd.store import webhooks
+from bcd.store import deliveries, webhooks
 from bcd.store.database import Database, Transaction
-from bcd.store.webhooks import Counts, Delivery, Webhook
+from bcd.store.deliveries import Counts, Delivery
+from bcd.store.webhooks import Webhook
 from bcd.wire.compute.v1 import events_pb2 as pb
 from bcd.wire.compute.v1 import events_pb2_grpc
 
@@ -64,7 +65,7 @@ class WebhookCalls:
     ) -> pb.ListWebhooksResponse:
         """A tenant's webhooks; an administrator may leave the tenant out to see all."""
         require_tenant(caller, request.tenant_id)
-        found = await self.database.read(webhooks.of_tenant, request.tenant_id or None)
+        found = await self.database.read(_listed, request.tenant_id or None)
         return pb.ListWebhooksResponse(webhooks=[_encode(*entry) for entry in found])
 
     async def delete(
@@ -93,7 +94,7 @@ class WebhookCalls:
         limit = page_limit(request.limit if request.HasField("limit") else None)
         after = _place(request.cursor)
         found = await self.database.read(
-            webhooks.dead_letters, request.webhook_id, after, limit + 1
+            deliveries.dead_letters, request.webhook_id, after, limit + 1
         )
         shown, more = found[:limit], len(found) > limit
         return pb.ListDeadLettersResponse(
@@ -109,7 +110,7 @@ class WebhookCalls:
         named = tuple(dict.fromkeys(request.event_ids))
         if len(named) > _MAX_NAMED:
             raise InvalidInput("eventIds", f"must have at most {_MAX_NAMED} entries")
-        done = await self.database.write(webhooks.redeliver, request.webhook_id, named)
+        done = await self.database.write(deliveries.redeliver, request.webhook_id, named)
         if done < len(named):
             raise NotFound(
                 f"{len(named) - done} of these events are no dead letters of the webhook;"
@@ -135,9 +136,14 @@ def _add(tx: Transaction, wanted: Webhook) -> Webhook:
     return webhooks.add(tx, wanted, tx.new_id(_PREFIX))
 
 
+def _listed(tx: Transaction, tenant_id: str | None) -> list[tuple[Webhook, Counts]]:
+    found = webhooks.of_tenant(tx, tenant_id)
+    return [(webhook, deliveries.counts(tx, webhook.id)) for webhook in found]
+
+
 def _find(tx: Transaction, webhook_id: str) -> tuple[Webhook, Counts] | None:
     found = webhooks.get(tx, webhook_id)
-    return None if found is None else (found, webhooks.counts(tx, webhook_id))
+    return None if found is None else (found, deliveries.counts(tx, webhook_id))
 
 
 def _place(cursor: str) -> int:

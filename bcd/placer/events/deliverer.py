@@ -18,15 +18,17 @@ from bcd.placer.events.message import body_of, headers_of
 from bcd.placer.events.post import Answer, Poster
 from bcd.placer.events.target import Target, parse_target
 from bcd.placer.loops import each
-from bcd.store import control, webhooks
+from bcd.store import control, deliveries, webhooks
 from bcd.store.database import Database, Transaction
-from bcd.store.webhooks import Delivery, Outcome, Turn, Webhook
+from bcd.store.deliveries import Delivery, Outcome, Turn
+from bcd.store.webhooks import Webhook
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 2
 _PAGE = 100
 _GONE = 410
+_FAR_BEHIND = 100
 
 
 class Deliverer:
@@ -43,8 +45,12 @@ class Deliverer:
     async def pass_once(self) -> float | None:
         """Start what is due; returns the seconds until the next turn, None when that is open."""
         turns, now_ms = await self._database.read(_turns, self._token)
+        if any(turn.due_ms is None and turn.behind > _FAR_BEHIND for turn in turns):
+            await self._database.write(deliveries.pass_over)
         waits: list[int] = []
         for turn in turns:
+            if turn.due_ms is None:
+                continue
             if turn.webhook_id in self._tasks:
                 self._again.add(turn.webhook_id)
             elif turn.due_ms > now_ms:
@@ -93,8 +99,8 @@ class Deliverer:
 
     async def _take_in(self, webhook: Webhook) -> bool:
         """Make deliveries of what the webhook's creator may see; whether more may be there."""
-        waiting = (await self._database.read(webhooks.counts, webhook.id)).waiting
-        room = min(_PAGE, webhooks.MAX_WAITING - waiting)
+        waiting = (await self._database.read(deliveries.counts, webhook.id)).waiting
+        room = min(_PAGE, deliveries.MAX_WAITING - waiting)
         if room <= 0:
             return False
         epoch = await self._database.read(control.epoch)
@@ -110,7 +116,7 @@ class Deliverer:
             for event in page.events
             if event.published_seq is not None
         }
-        await self._database.write(webhooks.take_in, webhook, self._token, places, page.upto)
+        await self._database.write(deliveries.take_in, webhook, self._token, places, page.upto)
         return page.upto < page.newest
 
     async def _attempt(self, webhook: Webhook, delivery: Delivery, now_ms: int) -> Answer:
@@ -138,14 +144,14 @@ class Deliverer:
 
 
 def _turns(tx: Transaction, token: str) -> tuple[Sequence[Turn], int]:
-    return webhooks.turns(tx, token), tx.now_ms()
+    return deliveries.turns(tx, token), tx.now_ms()
 
 
 def _due(tx: Transaction, webhook: Webhook) -> tuple[Sequence[Delivery], int]:
     now_ms = tx.now_ms()
     if webhook.rest_until_ms > now_ms:
         return [], now_ms
-    return webhooks.due(tx, webhook.id, now_ms, _AT_ONCE), now_ms
+    return deliveries.due(tx, webhook.id, now_ms, _AT_ONCE), now_ms
 
 
 def _settle(
@@ -156,7 +162,7 @@ def _settle(
     rest: int,
     gone: bool,
 ) -> None:
-    if webhooks.settle(tx, webhook.id, token, outcomes, rest) and gone:
+    if deliveries.settle(tx, webhook.id, token, outcomes, rest) and gone:
         webhooks.disable(tx, webhook.id, "its receiver answered 410: it is gone")
 
 

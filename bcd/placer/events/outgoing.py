@@ -15,6 +15,9 @@ from bcd.store.database import Database
 
 _PUBLISH_TICK_S = 1.0
 _DELIVER_TICK_S = 5.0
+_ADDED_AT_ONCE = 32
+# Two for each webhook that there may be.
+_DELIVERED_AT_ONCE = 256
 
 
 class Outgoing:
@@ -22,12 +25,13 @@ class Outgoing:
 
     def __init__(self, database: Database, policy: Policy, settings: WebhookSettings) -> None:
         self.feed = Feed(database, policy)
-        self._resolver = Resolver()
+        # Who adds webhooks with names that hang must not hold deliveries up.
+        self._resolvers = Resolver(_ADDED_AT_ONCE), Resolver(_DELIVERED_AT_ONCE)
         reach = Reach(settings.allow_http, networks_of(settings.allow_private))
-        self.poster = Poster(reach, self._resolver, _trust(settings))
+        self.poster, poster = (Poster(reach, one, _trust(settings)) for one in self._resolvers)
         self._database = database
         self._publisher = Publisher(database)
-        self._deliverer = Deliverer(database, self.feed, self.poster)
+        self._deliverer = Deliverer(database, self.feed, poster)
 
     def loops(self) -> tuple[Loop, ...]:
         """What must run."""
@@ -40,7 +44,8 @@ class Outgoing:
     async def stop(self) -> None:
         """Break deliveries off; call when the loops have ended."""
         await self._deliverer.stop()
-        self._resolver.close()
+        for resolver in self._resolvers:
+            resolver.close()
 
 
 def _trust(settings: WebhookSettings) -> ssl.SSLContext:

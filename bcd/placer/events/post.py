@@ -25,7 +25,6 @@ _MAX_ADDRESSES = 4
 _MAX_HEAD_BYTES = 16 * 1024
 _MAX_INTERIM = 4
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: |\r)")
-_RESOLVERS = 64
 
 
 class Refused(Exception):
@@ -46,10 +45,13 @@ class Answer:
 
 
 class Resolver:
-    """Asks the system for addresses in threads of its own: names that hang wait for each other."""
+    """Asks the system for addresses in threads of its own, so many at once.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="webhook-dns")
+    A name whose servers do not answer holds a thread longer than anybody waits for it.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhook-dns")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """The host's addresses as text; raises OSError."""

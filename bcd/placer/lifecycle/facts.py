@@ -77,7 +77,7 @@ def _ahead(tx: Transaction, row: StoredReservation, member: Allocation) -> Alloc
 def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> str:
     """Why a member could not be served if it started now, empty for nothing."""
     try:
-        node = nodes.get(tx, member.node_id)
+        node = nodes.current(tx, member.node_id)
     except NotFound:
         return f"{member.node_id} is gone"
     if problem := _standing(node):
@@ -100,6 +100,8 @@ def _standing(node: Node) -> str:
         return "does not answer"
     if not node.trusted:
         return "is not trusted"
+    if node.draining:
+        return "is being drained"
     return "" if node.ready else "is not ready"
 
 

@@ -5,7 +5,8 @@ members are booked in one savepoint: all or nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.errors import Unavailable
@@ -13,6 +14,7 @@ from bcd.model.ids import AllocationId, NodeId, ReservationId
 from bcd.model.reservation import Window
 from bcd.placer.placement.demand import Demand, demand_of
 from bcd.placer.placement.search import Found, Where, find
+from bcd.placer.placement.shadow import Kept, beside
 from bcd.placer.placement.unschedulable import Unschedulable, explain
 from bcd.placer.placement.view import PoolView
 from bcd.placer.placement.views import KnownPool, Question, Views, read_node
@@ -96,8 +98,9 @@ class Placements:
     ) -> Placed | Unschedulable:
         """Book the request on the best nodes, from now on or from its start if that is ahead.
 
-        Nodes in ``avoid`` are taken only if no others would do. Allocations are in the order of
-        their ids, which is that of their nodes' ids.
+        Nodes in ``avoid`` are taken only if no others would do, and what is kept for an older one
+        that waits not at all. Allocations are in the order of their ids, which is that of their
+        nodes' ids.
 
         What is booked is taken into the view at once. Should the transaction be rolled back, the
         log of changes gives that away, and the view is read anew; ``rehearse`` tells beforehand.
@@ -112,7 +115,8 @@ class Placements:
         where = Where(start_ms=start_ms, end_ms=booked.end_ms, now_ms=held.now_ms, avoid=avoid)
         for _ in range(_ATTEMPTS):
             known = self._views.fresh(tx, held)
-            found = self._found(tx, held, known, question, where)
+            look = partial(self._found, tx, held, known, question, where)
+            found = beside(tx, held, known.view, row, look)
             if isinstance(found, Unschedulable):
                 return found
             plan = _Plan(
@@ -210,12 +214,14 @@ class Placements:
         known: KnownPool,
         question: Question,
         where: Where,
+        kept: Kept | None,
     ) -> tuple[Found, ...] | Unschedulable:
         """The best nodes, or why there are none.
 
         Where labels are missing they are read again: a daemon that learnt something told its
         gateway, and no change tells of that.
         """
+        question = replace(question, kept=kept)
         found = self._look(known, question, held.now_ms, where)
         unlabelled = isinstance(found, Unschedulable) and found.rejected.get("labels")
         if unlabelled and known.labels_read is not held and known.relabel(tx, held):

@@ -6,8 +6,15 @@ from heapq import merge
 
 from bcd.model.ids import NodeId
 from bcd.model.reservation import Resources
-from bcd.placer.placement.shape import Shape, bits
-from bcd.placer.placement.timeline import AmountTimeline, DeviceTimeline, amounts_of
+from bcd.placer.placement.shape import Shape
+from bcd.placer.placement.timeline import (
+    AmountTimeline,
+    DeviceTimeline,
+    Span,
+    amounts_of,
+    both,
+    differing,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,7 @@ class NodeView:
         self.facts = facts
         places = {atom_id: position for position, atom_id in enumerate(facts.atom_ids)}
         self.devices = DeviceTimeline(
-            (_blocked(facts.shape, 1 << places[atom_id]), start_ms, end_ms)
+            (facts.shape.consumed(1 << places[atom_id]), start_ms, end_ms)
             for atom_id, start_ms, end_ms in bookings
         )
         self.amounts = AmountTimeline(
@@ -69,7 +76,7 @@ class NodeView:
         """This node with one more booking of these atoms and host resources."""
         places = {atom_id: position for position, atom_id in enumerate(self.facts.atom_ids)}
         mask = sum(1 << places[atom_id] for atom_id in atom_ids)
-        devices = self.devices.with_interval(_blocked(self.facts.shape, mask), start_ms, end_ms)
+        devices = self.devices.with_interval(self.facts.shape.consumed(mask), start_ms, end_ms)
         amounts = self.amounts
         if resources:
             amounts = amounts.with_interval(amounts_of(resources), start_ms, end_ms)
@@ -102,6 +109,13 @@ class NodeView:
             if wanted and wanted > total - taken
         }
 
+    def differs(self, other: "NodeView") -> Span | None:
+        """The stretch of time in which something else is booked than on an ``other``."""
+        mine, theirs = self.devices, other.devices
+        devices = differing((mine.times, mine.masks), (theirs.times, theirs.masks))
+        own, its = self.amounts, other.amounts
+        return both(devices, differing((own.times, own.sums), (its.times, its.sums)))
+
     def ends(self, after_ms: int) -> Iterator[int]:
         """The moments after ``after_ms`` at which something becomes free, ascending."""
         return merge(self.devices.ends(after_ms), self.amounts.ends(after_ms))
@@ -113,11 +127,3 @@ class NodeView:
         """
         before = self.devices.idle_before(mask, start_ms, since_ms)
         return before + self.devices.idle_after(mask, end_ms)
-
-
-def _blocked(shape: Shape, mask: int) -> int:
-    """These atoms and their rivals: a GPU taken in one mode is so in no other."""
-    blocked = mask
-    for position in bits(mask):
-        blocked |= shape.rival_masks[position]
-    return blocked

@@ -7,12 +7,14 @@ or last bucket; those are known too, and are looked at by themselves. Long booki
 coarse buckets, so that neither a booking nor a window of years costs much.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bcd.model.ids import NodeId
 from bcd.placer.placement.node import NodeView
 from bcd.placer.placement.shape import Shape, bits
+from bcd.placer.placement.timeline import FOREVER, Span
 
 _FINE = 21  # 2^21 ms are 35 minutes
 _COARSE = 27  # 37 hours
@@ -84,8 +86,11 @@ class Kind:
         self._toggle(bit, before, None)
 
     def _toggle(self, bit: int, before: NodeView | None, after: NodeView | None) -> None:
-        old = {} if before is None else _marks(before)
-        new = {} if after is None else _marks(after)
+        span: Span | None = (0, FOREVER)
+        if before is not None and after is not None:
+            span = after.differs(before)
+        old = {} if before is None or span is None else _marks(before, span)
+        new = {} if after is None or span is None else _marks(after, span)
         for key in old.keys() | new.keys():
             changed = old.get(key, 0) ^ new.get(key, 0)
             if changed and key[0] == _CHANGES:
@@ -126,8 +131,7 @@ class Kind:
     ) -> Iterator[Alike]:
         """The members by what they have bookable and free in the window, each once."""
         whole = (1 << self._count) - 1
-        apart = self._changing(start_ms, end_ms) & self._members
-        taken = self._taken(start_ms, end_ms)
+        taken, apart = self._taken(start_ms, end_ms)
         for out, among in _split(self._members, self._out):
             bookable = whole & ~out
             found: dict[int, int] = {}
@@ -135,44 +139,60 @@ class Kind:
                 free = bookable & ~blocked
                 found[free] = found.get(free, 0) | nodes
             for node_id in self.named(among & apart):
-                free = views[node_id].free(start_ms, end_ms)
+                free = bookable & ~views[node_id].devices.during(start_ms, end_ms)
                 found[free] = found.get(free, 0) | 1 << self._places[node_id]
             for free, nodes in found.items():
                 yield Alike(self, bookable, free, nodes)
 
-    def _changing(self, start_ms: int, end_ms: int) -> int:
-        """Members of which something changes within a bucket that the window has only a part of."""
-        found = 0
-        for moment in (start_ms, end_ms):
-            if moment % _FINE_MS:
-                found |= self._changes.get(moment >> _FINE, 0)
-        return found
+    def _taken(self, start_ms: int, end_ms: int) -> tuple[list[int], int]:
+        """For each device who has it taken in the window, and whom that may be wrong about.
 
-    def _taken(self, start_ms: int, end_ms: int) -> list[int]:
-        """For each device, who has it taken in some bucket that the window touches."""
-        taken = [0] * self._count
-        for key in self._keys(start_ms, end_ms):
+        Those are nodes of which something changes within a bucket that the window has only a part
+        of, and that are not known to have the same taken in the rest of the window.
+        """
+        edges = {moment >> _FINE for moment in (start_ms, end_ms) if moment % _FINE_MS}
+        taken = self._union(self._keys(start_ms, end_ms, edges))
+        partly = self._union([(_PART, bucket) for bucket in edges])
+        doubtful = 0
+        for position, plane in enumerate(partly):
+            doubtful |= plane & ~taken[position]
+            taken[position] |= plane
+        changing = 0
+        for bucket in edges:
+            changing |= self._changes.get(bucket, 0)
+        return taken, changing & doubtful & self._members
+
+    def _union(self, keys: Iterable[_Key]) -> list[int]:
+        union = [0] * self._count
+        for key in keys:
             planes = self._planes.get(key)
             if planes is not None:
                 for position, plane in enumerate(planes):
                     if plane:
-                        taken[position] |= plane
-        return taken
+                        union[position] |= plane
+        return union
 
-    def _keys(self, start_ms: int, end_ms: int) -> Iterable[_Key]:
-        """The buckets that make up a window; of a very long one only those that are there."""
+    def _keys(self, start_ms: int, end_ms: int, edges: set[int]) -> Iterable[_Key]:
+        """The buckets that make up a window but for its edges; of a very long one those there are.
+
+        What is taken throughout a coarse bucket is so in every part of it.
+        """
         last_ms = end_ms - 1
         if (last_ms - start_ms) >> _COARSE > len(self._planes):
-            return [key for key in self._planes if _within(key, start_ms, last_ms)]
+            return [
+                key
+                for key in self._planes
+                if _within(key, start_ms, last_ms) and not (key[0] == _PART and key[1] in edges)
+            ]
         keys = []
         for coarse in range(start_ms >> _COARSE, (last_ms >> _COARSE) + 1):
+            if start_ms <= coarse << _COARSE and (coarse + 1) << _COARSE <= end_ms:
+                keys.append((_TOUCHED, coarse))
+                continue
+            keys.append((_THROUGHOUT, coarse))
             first = max(start_ms >> _FINE, coarse * _PER_COARSE)
             last = min(last_ms >> _FINE, (coarse + 1) * _PER_COARSE - 1)
-            if last - first + 1 == _PER_COARSE:
-                keys.append((_TOUCHED, coarse))
-            else:
-                keys.append((_THROUGHOUT, coarse))
-                keys += [(_PART, fine) for fine in range(first, last + 1)]
+            keys += [(_PART, fine) for fine in range(first, last + 1) if fine not in edges]
         return keys
 
 
@@ -200,16 +220,22 @@ def _split(nodes: int, planes: list[int]) -> Iterable[tuple[int, int]]:
     return parts
 
 
-def _marks(node: NodeView) -> dict[_Key, int]:
-    """Which planes a node is in, by what they are about."""
+def _marks(node: NodeView, span: Span) -> dict[_Key, int]:
+    """Which planes a node is in, by what they are about, in all coarse buckets of a span."""
     marks: dict[_Key, int] = {}
     times, masks = node.devices.times, node.devices.masks
-    for place in range(len(times) - 1):
-        mask = masks[place]
-        if mask:
-            _mark(marks, mask, times[place], times[place + 1] - 1)
+    first_ms = span[0] >> _COARSE << _COARSE
+    last_ms = (((span[1] - 1) >> _COARSE) + 1 << _COARSE) - 1
+    for place in range(max(bisect_right(times, first_ms) - 1, 0), len(times) - 1):
+        if times[place] > last_ms:
+            break
+        if masks[place]:
+            start_ms, end_ms = max(times[place], first_ms), times[place + 1] - 1
+            if start_ms <= end_ms:
+                _mark(marks, masks[place], start_ms, min(end_ms, last_ms))
     for moment in (*times, *node.amounts.times):
-        marks[(_CHANGES, moment >> _FINE)] = 1
+        if first_ms <= moment <= last_ms:
+            marks[(_CHANGES, moment >> _FINE)] = 1
     return marks
 
 

@@ -14,7 +14,7 @@ from bcd.placer.placement.planes import Alike
 from bcd.placer.placement.view import PoolView
 
 # Of nodes that are equal but for their calendars, the tightest of so many is taken.
-_COMPARED = 64
+_COMPARED = 32
 _NONE: frozenset[NodeId] = frozenset()
 
 

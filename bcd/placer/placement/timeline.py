@@ -19,8 +19,45 @@ def amounts_of(resources: Resources) -> Amounts:
     return (resources.vcpu, resources.memory_gib, resources.hugepages_1gi)
 
 
+Span = tuple[int, int]
+
+
+def differing(
+    one: tuple[Sequence[int], Sequence[object]], other: tuple[Sequence[int], Sequence[object]]
+) -> Span | None:
+    """The stretch of time outside which two timelines, as (times, values), are the same."""
+    (times, values), (others, other_values) = one, other
+    shorter = min(len(times), len(others))
+    first = 0
+    while (
+        first < shorter and times[first] == others[first] and values[first] == other_values[first]
+    ):
+        first += 1
+    if first == len(times) == len(others):
+        return None
+    last = 1
+    while (
+        last <= shorter - first
+        and times[-last] == others[-last]
+        and values[-last] == other_values[-last]
+    ):
+        last += 1
+    # From here on the two are the same; where they are not so even at the end, until their ends.
+    same = len(times) - last + 1
+    end_ms = times[same] if same < len(times) else max(0, *times[-1:], *others[-1:]) + 1
+    start_ms = min(end_ms, *times[first : first + 1], *others[first : first + 1])
+    return start_ms, end_ms
+
+
+def both(one: Span | None, other: Span | None) -> Span | None:
+    """The stretch from the first to the last moment of two."""
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
 class DeviceTimeline:
-    """Which devices are taken when; ``times`` and ``masks`` are read by the pool's planes."""
+    """Which devices are taken when: ``masks`` from each of ``times`` on."""
 
     __slots__ = ("masks", "times")
 
@@ -77,16 +114,16 @@ class DeviceTimeline:
 
     def idle_after(self, mask: int, end_ms: int) -> int:
         """How long all of these devices stay idle from ``end_ms`` on; FOREVER without an end."""
-        for place in range(bisect_left(self.times, end_ms), len(self.times)):
+        for place in range(max(bisect_right(self.times, end_ms) - 1, 0), len(self.times)):
             if self.masks[place] & mask:
-                return self.times[place] - end_ms
+                return max(0, self.times[place] - end_ms)
         return FOREVER
 
 
 class AmountTimeline:
-    """How much of each host resource is taken when; ``times`` is read by the pool's planes."""
+    """How much of each host resource is taken when: ``sums`` from each of ``times`` on."""
 
-    __slots__ = ("_sums", "times")
+    __slots__ = ("sums", "times")
 
     def __init__(self, intervals: Iterable[tuple[Amounts, int, int]] = ()) -> None:
         """``intervals`` are (amounts, start, end)."""
@@ -95,30 +132,30 @@ class AmountTimeline:
             changes[start_ms] = _plus(changes.get(start_ms, _NOTHING), amounts)
             changes[end_ms] = _plus(changes.get(end_ms, _NOTHING), amounts, -1)
         self.times = sorted(changes)
-        self._sums: list[Amounts] = []
+        self.sums: list[Amounts] = []
         total = _NOTHING
         for moment in self.times:
             total = _plus(total, changes[moment])
-            self._sums.append(total)
+            self.sums.append(total)
 
     def with_interval(self, amounts: Amounts, start_ms: int, end_ms: int) -> "AmountTimeline":
         """This timeline with one more interval."""
         return AmountTimeline((*self._intervals(), (amounts, start_ms, end_ms)))
 
     def _intervals(self) -> Iterator[tuple[Amounts, int, int]]:
-        spans = zip(self._sums, self.times, self.times[1:], strict=False)
+        spans = zip(self.sums, self.times, self.times[1:], strict=False)
         return (span for span in spans if any(span[0]))
 
     def peak(self, start_ms: int, end_ms: int) -> Amounts:
         """The most that is taken of each at one moment of the window."""
         first = max(bisect_right(self.times, start_ms) - 1, 0)
-        held = self._sums[first : bisect_left(self.times, end_ms)]
+        held = self.sums[first : bisect_left(self.times, end_ms)]
         return _most(held) if held else _NOTHING
 
     def ends(self, after_ms: int) -> Iterator[int]:
         """The moments after ``after_ms`` at which some amount becomes free, ascending."""
         for place in range(max(bisect_right(self.times, after_ms), 1), len(self.times)):
-            before, now = self._sums[place - 1], self._sums[place]
+            before, now = self.sums[place - 1], self.sums[place]
             if any(b > n for b, n in zip(before, now, strict=True)):
                 yield self.times[place]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bcd.model.device import DeviceClass
-from bcd.model.ids import NodeId, PoolId
+from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.reservation import Resources
 from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.node import NodeFacts, NodeView
@@ -29,11 +29,15 @@ _MAX_REFUSED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a search was for; a start of None is any time from now on."""
+    """What a search was for; a start of None is any time from now on.
+
+    ``kept`` is what was shown to it as taken although it is not.
+    """
 
     demand: Demand
     duration_ms: int
     start_ms: int | None
+    kept: tuple[ReservationId, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

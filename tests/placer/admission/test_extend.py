@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bcd.model.caller import Caller
-from bcd.model.errors import AccessDenied, Conflict, InvalidInput, InvalidState, Reason
+from bcd.model.errors import AccessDenied, Conflict, InvalidInput, InvalidState, NotFound, Reason
 from bcd.model.report import Failed
 from bcd.model.reservation import Reservation, State
 from bcd.placer.admission.attributes import Attributes
@@ -189,6 +189,46 @@ async def test_a_placement_anew_takes_the_extension_over(
     assert again.state is State.BINDING
     assert end_of(again) == clock.read() + 3 * HOUR_MS
     assert again.request.duration == made.request.duration
+
+
+async def test_a_gang_is_extended_whole_or_not_at_all(world: World, clock: DatabaseClock) -> None:
+    clock.advance(0)
+    for name in ("a", "b"):
+        await world.add_node(dgx(name, 1))
+    made = await world.create(1, gang={"size": 2}, start=clock.read() + HOUR_MS)
+    blocked_from = end_of(made) + MINUTE_MS
+    await world.create(1, key="next", start=blocked_from)
+    outcome = await world.extend(made.id, by_ms=HOUR_MS)
+    assert (outcome.extended, outcome.available_until_ms) == (False, blocked_from)
+    (row,) = await world.rows(
+        "SELECT count(DISTINCT end_ms) AS ends FROM bookings WHERE reservation_id = :id", id=made.id
+    )
+    assert row["ends"] == 1
+    assert (await world.extend(made.id, until_ms=blocked_from)).extended
+    await assert_no_overlap(world.database)
+
+
+async def test_a_pool_that_is_no_longer_offered_extends_nothing(
+    world: World, clock: DatabaseClock
+) -> None:
+    """Spec 5.2: what runs under an offer stays when it is withdrawn, and runs out."""
+    clock.advance(0)
+    await world.add_node(dgx("a", 1))
+    made = await ahead(world, clock)
+    owner = "UPDATE pools SET tenant_id = :owner"
+    await world.database.write(lambda tx: tx.run(owner, owner="somebody-else"))
+    with pytest.raises(NotFound):
+        await world.extend(made.id, by_ms=HOUR_MS)
+    assert await count(world.database, SLOTS) == 0
+
+    async def withdrawn() -> None:
+        await world.database.write(lambda tx: tx.run(owner, owner="somebody-else"))
+
+    await world.database.write(lambda tx: tx.run(owner, owner=made.tenant_id))
+    with pytest.raises(NotFound):
+        await interrupted(world, 2, withdrawn).extend(ALICE, made.id, Longer(by_ms=HOUR_MS))
+    assert await world.view(made.id) == made
+    assert await count(world.database, SLOTS) == 0
 
 
 # One at a time

@@ -10,9 +10,9 @@ from bcd.model.errors import BadConfiguration, Reason
 from bcd.placer.api import webhooks as api
 from bcd.placer.events.outgoing import Outgoing
 from bcd.placer.settings import WebhookSettings
-from bcd.store import webhooks
+from bcd.store import deliveries, webhooks
 from bcd.store.database import Database, Transaction
-from bcd.store.webhooks import Outcome
+from bcd.store.deliveries import Outcome
 from bcd.wire.compute.v1 import events_pb2 as pb
 from tests.placer.api.conftest import Client, Site, is_refusal
 from tests.placer.events.receiver import Receiver, receiving, status
@@ -182,9 +182,9 @@ async def test_dead_letters_are_listed_by_pages_and_sent_again(
     def give_up(tx: Transaction) -> None:
         tx.run("UPDATE webhooks SET lease_token = 'test' WHERE id = :id", id=made.id)
         places = {place: f"reservation/{place}" for place in range(1, 6)}
-        webhooks.take_in(tx, found, "test", places, 5)
+        deliveries.take_in(tx, found, "test", places, 5)
         outcomes = [Outcome(published_seq=place, problem="it answered 500") for place in places]
-        assert webhooks.settle(tx, made.id, "test", outcomes, 0)
+        assert deliveries.settle(tx, made.id, "test", outcomes, 0)
 
     await database.write(give_up)
     request = pb.ListDeadLettersRequest(webhook_id=made.id, limit=2)

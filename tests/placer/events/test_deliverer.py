@@ -13,9 +13,10 @@ from bcd.placer.events.message import secret_text
 from bcd.placer.events.post import Answer, Poster
 from bcd.placer.events.target import Reach, networks_of
 from bcd.placer.upkeep import _forget_events
-from bcd.store import webhooks
+from bcd.store import deliveries, webhooks
 from bcd.store.database import Transaction
-from bcd.store.webhooks import Counts, Webhook
+from bcd.store.deliveries import Counts
+from bcd.store.webhooks import Webhook
 from tests.clock import DatabaseClock
 from tests.placer.events.ends import tell
 from tests.placer.events.receiver import Receiver, never, receiving, status
@@ -73,7 +74,7 @@ class Hooks:
         """As it is now."""
         found = await self.world.database.read(webhooks.get, webhook.id)
         assert found is not None
-        return found, await self.world.database.read(webhooks.counts, webhook.id)
+        return found, await self.world.database.read(deliveries.counts, webhook.id)
 
 
 @pytest.fixture
@@ -197,12 +198,12 @@ async def test_what_no_try_brought_over_is_a_dead_letter_that_can_be_sent_again(
         await last_try(hooks)
         assert hooks.clock.read() - begun < 36 * 3_600_000
         database = hooks.world.database
-        (dead,) = await database.read(webhooks.dead_letters, webhook.id, 0, 10)
+        (dead,) = await database.read(deliveries.dead_letters, webhook.id, 0, 10)
         assert (dead.attempts, dead.problem) == (tries, "it answered 500")
         assert [post.document["data"]["number"] for post in receiver.posts] == [0] * tries + [1]
         assert dead.event.id is not None
-        assert await database.write(webhooks.redeliver, webhook.id, ["evt_other"]) == 0
-        assert await database.write(webhooks.redeliver, webhook.id, [dead.event.id]) == 1
+        assert await database.write(deliveries.redeliver, webhook.id, ["evt_other"]) == 0
+        assert await database.write(deliveries.redeliver, webhook.id, [dead.event.id]) == 1
         await hooks.run()
         assert receiver.posts[-1].id == dead.event.id
         assert (await hooks.get(webhook))[1] == Counts()
@@ -226,7 +227,7 @@ async def test_a_receiver_that_is_gone_is_left_alone_until_it_is_enabled(hooks: 
 async def test_too_many_dead_letters_disable_a_webhook(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "MAX_DEAD", 2)
+    monkeypatch.setattr(deliveries, "MAX_DEAD", 2)
     async with receiving(*[status(500)] * 1000) as receiver:
         webhook = await hooks.add(receiver.url)
         await tell(hooks.world.database, *(f"reservation/{number}" for number in range(4)))
@@ -341,7 +342,7 @@ async def test_settings_that_became_stricter_hold_for_webhooks_that_are_there(
 async def test_no_more_is_taken_in_than_there_is_room_for(
     hooks: Hooks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhooks, "MAX_WAITING", 5)
+    monkeypatch.setattr(deliveries, "MAX_WAITING", 5)
     async with receiving(status(500), status(500)) as receiver:
         webhook = await hooks.add(receiver.url)
         await tell(hooks.world.database, *(f"reservation/{number}" for number in range(30)))
@@ -373,6 +374,23 @@ async def test_events_on_their_way_outlive_the_week_and_what_was_not_taken_in_is
     await database.write(webhooks.delete, slow.id)
     await database.write(_forget_events)
     assert await hooks.world.rows("SELECT * FROM events") == []
+
+
+async def test_a_webhook_that_wants_nothing_of_much_does_not_go_through_it_again(
+    hooks: Hooks, receiver: Receiver
+) -> None:
+    database = hooks.world.database
+    quiet = await hooks.add(receiver.url, tenant_id="quiet")
+    busy = await hooks.add(receiver.url, types=("reservation.failed",))
+    await tell(database, *(f"reservation/{number}" for number in range(100)))
+    await hooks.run()
+    assert [(await hooks.get(one))[0].taken_seq for one in (quiet, busy)] == [0, 0]
+    await tell(database, "reservation/a", kind="reservation.failed")
+    await hooks.run()
+    assert [(await hooks.get(one))[0].taken_seq for one in (quiet, busy)] == [101, 101]
+    await tell(database, "reservation/b", tenant="quiet")
+    await hooks.run()
+    assert receiver.subjects == ["reservation/a", "reservation/b"]
 
 
 async def test_dead_letters_go_after_a_month(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ async def test_a_name_with_an_address_inside_is_not_dialled(addresses: Sequence[
 async def test_a_spelling_that_the_system_reads_as_loopback_is_judged_as_loopback(
     host: str,
 ) -> None:
-    resolver = Resolver()
+    resolver = Resolver(2)
     strict = Poster(Reach(allow_http=True), resolver, ssl.create_default_context())
     with pytest.raises(Refused, match="not public"):
         await strict.addresses(parse_target(f"http://{host}/", LOOPBACK))

@@ -193,6 +193,46 @@ async def test_a_cordon_moves_nothing_that_is_booked(world: World, clock: Databa
     assert await world.assigned(node if before.node_id == node.id else world.nodes[1])
 
 
+async def test_what_has_not_started_moves_away_from_a_drained_node(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    first = await world.add_node(dgx("a", 1))
+    made = await world.create(1, start=clock.read() + HOUR_MS)
+    second = await world.add_node(dgx("b", 1))
+
+    def drain(tx: Transaction) -> None:
+        nodes.drain(tx, first.id)
+        work.poke(tx, made.id, tx.now_ms())
+
+    await world.database.write(drain)
+    await world.work()
+    assert [a.node_id for a in await world.live(made.id)] == [second.id]
+    assert await world.event_names(made.id) == ["placed", "repaired"]
+
+
+async def test_only_the_lost_member_of_a_gang_moves(world: World, clock: DatabaseClock) -> None:
+    """What is well keeps its devices and its allocation (spec 9.2)."""
+    clock.advance(0)
+    for name in ("a", "b", "c"):
+        await world.add_node(dgx(name, 2))
+    made = await world.create(2, gang={"size": 2}, start=clock.read() + HOUR_MS)
+    before = {a.node_id: a.id for a in await world.live(made.id)}
+    lost = next(node for node in world.nodes if node.id in before)
+    await lose_a_device(world, lost, lost.devices[0].id)
+    await world.work()
+    after = {a.node_id: a.id for a in await world.live(made.id)}
+    (kept,) = before.keys() - {lost.id}
+    assert after[kept] == before[kept]
+    assert len(after) == 2
+    assert lost.id not in after
+    clock.advance(HOUR_MS)
+    await world.work()
+    await world.bind(*world.nodes)
+    view = await world.view(made.id)
+    assert (view.state, len(view.bindings)) == (State.ACTIVE, 2)
+
+
 async def test_what_cannot_be_repaired_stays_degraded_and_is_tried_until_its_start(
     world: World, clock: DatabaseClock
 ) -> None:

@@ -1,18 +1,20 @@
 """Every row of the table of moves happens in a real life, and tells what it says (spec 9.4)."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
+from bcd.model.errors import AccessDenied, ConfirmationRequired
 from bcd.model.ids import ReservationId
 from bcd.model.report import Failed
 from bcd.model.reservation import State
-from bcd.placer.admission.policy import Denied
+from bcd.placer.admission.policy import Allowed, Decision, Denied
 from bcd.placer.lifecycle.reassign import Handover, reassign
 from bcd.placer.lifecycle.transitions import MOVES, Trigger
 from bcd.store import reservations
 from tests.clock import DatabaseClock
-from tests.placer.world import TENANT, World, dgx
+from tests.placer.world import ALICE, TENANT, World, dgx
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -24,6 +26,11 @@ Step = Callable[[World, DatabaseClock, ReservationId], Awaitable[object]]
 async def reach(world: World, clock: DatabaseClock, state: State) -> ReservationId:
     """A reservation of one GPU, spot and under a lease, in that state."""
     clock.advance(0)
+    if state is State.AWAITING_CONFIRMATION:
+        world.policy.answer = Denied(confirmable=True)
+        with pytest.raises(ConfirmationRequired) as asked:
+            await asks(world)
+        return ReservationId(asked.value.details["reservationId"])
     if state is State.PENDING:
         made = await world.create(1, spot=True, leaseSeconds=LEASE_MS // 1000)
         return made.id
@@ -35,6 +42,32 @@ async def reach(world: World, clock: DatabaseClock, state: State) -> Reservation
         await world.bind(node)
     assert (await world.view(made.id)).state is state
     return made.id
+
+
+async def asks(world: World) -> object:
+    """The agent asks, or asks again."""
+    return await world.create(1, key="agent", caller=replace(ALICE, actor="agent"))
+
+
+def asks_again(answer: Decision, *, queued: bool = False, room: bool = False) -> Step:
+    async def step(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
+        world.policy.answer = answer
+        if queued:
+            await world.set_policy(placer="queued")
+        if room:
+            await world.add_node(dgx("a", 1))
+        if isinstance(answer, Denied):
+            with pytest.raises(AccessDenied):
+                await asks(world)
+        else:
+            await asks(world)
+
+    return step
+
+
+async def nobody_confirms(world: World, clock: DatabaseClock, _made: ReservationId) -> None:
+    clock.advance(30 * MINUTE_MS)
+    await world.work()
 
 
 async def denied(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
@@ -132,7 +165,13 @@ def of(trigger: Trigger) -> Step:
     return lambda world, _clock, made: world.end(made, trigger)
 
 
+AWAITING = State.AWAITING_CONFIRMATION
 STEPS: dict[tuple[State, Trigger], Step] = {
+    (AWAITING, Trigger.DENIED): asks_again(Denied()),
+    (AWAITING, Trigger.NOT_CONFIRMED): nobody_confirms,
+    (AWAITING, Trigger.PLACED): asks_again(Allowed(), room=True),
+    (AWAITING, Trigger.NO_FIT): asks_again(Allowed()),
+    (AWAITING, Trigger.QUEUED): asks_again(Allowed(), queued=True),
     (State.PENDING, Trigger.PLACED): placed,
     (State.PENDING, Trigger.NO_FIT): waits,
     (State.PLACED, Trigger.STARTED): starts,
@@ -155,12 +194,13 @@ WHEREVER: dict[Trigger, Step] = {
 }
 # A placed one that yields has not started: it is released at once.
 NEVER = {(State.PLACED, Trigger.PREEMPTING)}
+FROM_A_QUEUE = {(State.PENDING, Trigger.QUEUED_NO_FIT)}
 FROM_A_DRAFT = {pair for pair in MOVES if pair[0] is State.DRAFT}
 
 
 @pytest.mark.parametrize(
     ("state", "trigger"),
-    sorted(MOVES.keys() - FROM_A_DRAFT - NEVER),
+    sorted(MOVES.keys() - FROM_A_DRAFT - FROM_A_QUEUE - NEVER),
     ids=lambda value: value.value,
 )
 async def test_every_move_happens_and_tells_its_event(
@@ -190,6 +230,8 @@ async def test_a_draft_is_denied_placed_or_waits(world: World, clock: DatabaseCl
         Trigger.DENIED,
         Trigger.PLACED,
         Trigger.NO_FIT,
+        Trigger.QUEUED,
+        Trigger.NEEDS_CONFIRMATION,
     }
     waiting = await reach(world, clock, State.PENDING)
     assert await world.event_names(waiting) == ["pending"]
@@ -200,3 +242,13 @@ async def test_a_draft_is_denied_placed_or_waits(world: World, clock: DatabaseCl
     await denied(world, clock, made.id)
     (row,) = await world.rows("SELECT id FROM reservations WHERE state = 'denied'")
     assert await world.event_names(row["id"]) == []
+    asked = await reach(world, clock, AWAITING)
+    assert await world.event_names(asked) == ["awaiting-confirmation"]
+
+
+async def test_a_queued_one_is_told_of_and_waits_when_nothing_fits(world: World) -> None:
+    await world.set_policy(placer="queued")
+    made = await world.create(1)
+    assert await world.event_names(made.id) == ["queued"]
+    await world.work()
+    assert await world.event_names(made.id) == ["queued", "pending"]

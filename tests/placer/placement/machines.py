@@ -50,6 +50,19 @@ def mig_host(
     return tuple(devices)
 
 
+def shared(host: str, gpus: int = 2, replicas: int = 4) -> tuple[Device, ...]:
+    """GPUs of one switch that can be booked whole or by the slot, on one NUMA node."""
+    devices: list[Device] = []
+    for number in range(gpus):
+        whole = gpu(f"GPU-{host}-{number}", domain=f"switch-{host}")
+        devices.append(whole)
+        devices += [
+            replace(whole, id=f"{whole.id}::{n}", device_class=DeviceClass.SLOT)
+            for n in range(replicas)
+        ]
+    return tuple(devices)
+
+
 def shape(devices: Sequence[Device]) -> Shape:
     """The shape of these devices, in this order."""
     gpus = sorted({device.gpu for device in devices})
@@ -152,9 +165,9 @@ def hosts(draw: st.DrawFn, most: int = 6) -> tuple[Device, ...]:
         cut = draw(st.integers(0, 2)) if draw(st.booleans()) else 0
         # A device that is whole and cut at once is nothing an honest host reports.
         devices.append(replace(whole, mig_enabled=bool(cut) and draw(st.booleans())))
-        devices += [
-            replace(mig(f"M{i}-{n}", f"G{i}", numa=numas[i]), model=models[i]) for n in range(cut)
-        ]
+        kind = draw(st.sampled_from([DeviceClass.MIG, DeviceClass.SLOT]))
+        share = replace(mig("", f"G{i}", numa=numas[i]), model=models[i], device_class=kind)
+        devices += [replace(share, id=f"G{i}::{n}") for n in range(cut)]
     return tuple(devices)
 
 
@@ -163,7 +176,7 @@ ASKS = st.lists(
         ask,
         st.integers(1, 3),
         st.sampled_from(Topology),
-        st.sampled_from([DeviceClass.GPU, DeviceClass.GPU, DeviceClass.MIG]),
+        st.sampled_from([DeviceClass.GPU, DeviceClass.GPU, DeviceClass.MIG, DeviceClass.SLOT]),
         st.sampled_from(["", "", "h100", "80GB"]),
     ),
     min_size=1,

@@ -261,7 +261,7 @@ async def test_nodes_are_counted_under_what_keeps_them_out(
     made = await world.create(2, model="H100")
     assert made.conditions[0].message == (
         "none of 5 nodes fits: state rejected 2, trust rejected 1, devices rejected 2"
-        " (the closest has 1 of 2 free)"
+        " (the closest has 1 of 2 free); first in the pool's queue"
     )
 
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd.model.ids import NodeId
+from bcd.model.reservation import Resources
 from bcd.placer.placement.timeline import FOREVER
 from bcd.placer.placement.view import PoolView
 from tests.placer.placement.machines import mig_host
@@ -108,22 +109,59 @@ MINUTE = 60_000
 LENGTHS = st.sampled_from([1, MINUTE, 35 * MINUTE, 1 << 21, 1 << 27, 60 * 24 * 60 * MINUTE])
 
 
-@settings(max_examples=200)
-@given(st.data())
-def test_long_bookings_and_long_windows_are_told_as_exactly(data: st.DataObject) -> None:
-    """Against every booking by itself, with ranges from a millisecond to two months."""
-    moments = st.integers(0, 200 * 24 * 60 * MINUTE) | st.integers(0, 300).map(lambda n: n << 21)
-    ranges = st.tuples(st.integers(0, 3), moments, LENGTHS, st.integers(1, 3))
-    drawn = data.draw(st.lists(st.lists(ranges, max_size=4), min_size=1, max_size=4))
-    hosts = [
-        Host(f"n{i}", dgx("h", 4), tuple((at, s, s + n * much) for at, s, n, much in each))
-        for i, each in enumerate(drawn)
-    ]
-    start, length = data.draw(moments), data.draw(LENGTHS)
+MOMENTS = st.integers(0, 200 * 24 * 60 * MINUTE) | st.integers(0, 300).map(lambda n: n << 21)
+RANGES = st.tuples(st.integers(0, 3), MOMENTS, LENGTHS, st.integers(1, 3)).map(
+    lambda drawn: (drawn[0], drawn[1], drawn[1] + drawn[2] * drawn[3])
+)
+CALENDARS = st.lists(RANGES, max_size=4).map(tuple)
+
+
+def told_free(view: PoolView, start: int, end: int) -> dict[str, int]:
     told = dict[str, int]()
-    for entry in pool(hosts).alike(frozenset(), start, start + length):
+    for entry in view.alike(frozenset(), start, end):
         told |= dict.fromkeys(entry.node_ids(), entry.free)
-    assert told == {host.id: host.free(start, start + length) for host in hosts}
+    return told
+
+
+@settings(max_examples=200)
+@given(st.lists(CALENDARS, min_size=1, max_size=4), MOMENTS, LENGTHS)
+def test_long_bookings_and_long_windows_are_told_as_exactly(
+    calendars: list[tuple[Booking, ...]], start: int, length: int
+) -> None:
+    """Against every booking by itself, with ranges from a millisecond to half a year."""
+    hosts = [Host(f"n{i}", dgx("h", 4), bookings) for i, bookings in enumerate(calendars)]
+    free = {host.id: host.free(start, start + length) for host in hosts}
+    assert told_free(pool(hosts), start, start + length) == free
+
+
+@settings(max_examples=200)
+@given(CALENDARS, CALENDARS, RANGES, st.lists(st.tuples(MOMENTS, LENGTHS), max_size=4))
+def test_a_node_that_changed_is_told_as_one_that_was_so_from_the_start(
+    before: tuple[Booking, ...],
+    after: tuple[Booking, ...],
+    one_more: Booking,
+    windows: list[tuple[int, int]],
+) -> None:
+    """However much of the calendar is the same before and after."""
+    at, start, end = one_more
+    view = pool([Host("n", dgx("h", 4), before), Host("m", dgx("h", 4))])
+    steps = (
+        Host("n", dgx("h", 4), (*before, *after)),
+        Host("n", dgx("h", 4), after),
+        Host("n", dgx("h", 4), (*after, one_more)),
+    )
+    for host in steps:
+        node = host.view()
+        if host is steps[-1]:
+            node = view.nodes[NodeId("n")].with_booking([100 + at], Resources(), start, end)
+        view.put(node)
+        fresh = pool([host, Host("m", dgx("h", 4))])
+        for begin, length in windows:
+            window = (begin, begin + length)
+            assert told_free(view, *window) == told_free(fresh, *window)
+        changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
+        assert changes == [[sorted(ids), upto] for ids, upto in fresh.changes(frozenset(), 0)]
+    assert view.nodes[NodeId("n")].differs(node) is None
 
 
 @given(pools(), pools(), st.data())

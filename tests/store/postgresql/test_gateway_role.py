@@ -57,6 +57,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "reservations": NOTHING,
     "revocations": READ,
     "schema_version": READ,
+    "shadows": NOTHING,
     "sessions": {"select": ALL, "insert": ALL, "update": ALL},
     "trust_bundles": READ,
     "webhook_deliveries": NOTHING,

@@ -8,9 +8,9 @@ import pytest
 from bcd.placer.events.deliverer import Deliverer
 from bcd.placer.events.feed import Feed
 from bcd.placer.events.publisher import Publisher
-from bcd.store import webhooks
+from bcd.store import deliveries, webhooks
 from bcd.store.database import Database, Transaction
-from bcd.store.webhooks import Counts
+from bcd.store.deliveries import Counts
 from tests.clock import DatabaseClock
 from tests.placer.events.ends import everything, tell
 from tests.placer.events.receiver import receiving
@@ -65,4 +65,4 @@ async def test_two_placers_deliver_each_event_once_and_in_order(
     for subject in ("reservation/a", "reservation/b"):
         sent = [post.id for post in receiver.posts if post.document["data"]["subject"] == subject]
         assert sent == [event.id for event in written if event.subject == subject]
-    assert await database.read(webhooks.counts, webhook_id) == Counts()
+    assert await database.read(deliveries.counts, webhook_id) == Counts()
