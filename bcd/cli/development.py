@@ -191,7 +191,7 @@ def _secrets(settings: PlacerSettings) -> Secrets:
 
 def _seed(tx: Transaction) -> PoolId:
     """The pool and the quotas that ``dev`` starts with."""
-    for resource in ("gpu", "gpu.mig"):
+    for resource in (*DeviceClass, "vcpu", "memoryGiB"):
         quotas.set_ceiling(tx, TENANT, resource, _MANY)
     for pool in pools.every(tx):
         if pool.name == _POOL:

@@ -95,6 +95,12 @@ class NotFound(BcdError):
     reason = Reason.NOT_FOUND
 
 
+class ConfirmationRequired(BcdError):
+    """An agent asked for what the person for whom it acts must confirm first."""
+
+    reason = Reason.CONFIRMATION_REQUIRED
+
+
 class InvalidState(BcdError):
     """The thing is not in a state that allows this."""
 

@@ -1,6 +1,7 @@
 """A node's host: CPUs, NUMA nodes, memory, huge pages, and the inventory that joins the devices."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from bcd.model.device import Device
 
@@ -47,3 +48,11 @@ class Inventory:
 
     host: HostFacts
     devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PerGpu:
+    """What a host leaves for each of its physical GPUs, exactly: CPUs, and memory in GiB."""
+
+    vcpu: Fraction
+    memory_gib: Fraction

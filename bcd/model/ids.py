@@ -12,6 +12,7 @@ NodeId = NewType("NodeId", str)
 PoolId = NewType("PoolId", str)
 AllocationId = NewType("AllocationId", str)
 ReservationId = NewType("ReservationId", str)
+ConfirmationId = NewType("ConfirmationId", str)
 
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 _TYPE_ID = re.compile(r"([a-z]{2,10})_[0-7][0-9a-hjkmnp-tv-z]{25}\Z")

@@ -176,7 +176,8 @@ class Window:
 class Reservation:
     """One reservation as read from the store; ``version`` grows with every committed change.
 
-    ``host_share`` are the host resources per node that ride on the devices without a charge.
+    ``host_share`` are the host resources per node that ride on the devices without a charge;
+    ``lease_until_ms`` is when a lease runs out, None without one or while nothing is placed.
     """
 
     id: ReservationId
@@ -191,4 +192,5 @@ class Reservation:
     conditions: tuple[Condition, ...]
     bindings: tuple[HoldBinding, ...]
     host_share: Resources
+    lease_until_ms: int | None = None
     version: int

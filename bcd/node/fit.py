@@ -13,10 +13,10 @@ from bcd.model.cpuset import MalformedCpuList, format_cpulist, parse_cpulist
 from bcd.model.device import Device, DeviceClass, HealthState
 from bcd.model.host import HostFacts
 from bcd.model.ids import AllocationId
+from bcd.model.numa import Room
 from bcd.model.report import Failed, FailureReason
 from bcd.node.cdi_format import is_device_name
 from bcd.node.hold import Hold, physical_id
-from bcd.node.numa import Room
 from bcd.node.ports import MachinesUse
 
 _GIB_PAGE = 1 << 30

@@ -10,7 +10,9 @@ from grpc_reflection.v1alpha import reflection
 
 from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
+from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import CedarPolicy
+from bcd.placer.api.confirmations import ConfirmationCalls, ConfirmationsServicer
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
 from bcd.placer.api.events import EventCalls, EventsServicer
@@ -21,6 +23,7 @@ from bcd.placer.api.pools import PoolCalls, PoolsServicer
 from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
 from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
 from bcd.placer.api.webhooks import WebhookCalls, WebhooksServicer
+from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.placer.capacity.reachability import ReachabilityKeeper
 from bcd.placer.events.outgoing import Outgoing
@@ -42,6 +45,8 @@ from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    confirmations_pb2,
+    confirmations_pb2_grpc,
     events_pb2,
     events_pb2_grpc,
     maintenance_pb2,
@@ -57,7 +62,14 @@ logger = logging.getLogger(__name__)
 
 _SERVICES = tuple(
     service.full_name
-    for module in (reservations_pb2, events_pb2, admin_pb2, offers_pb2, maintenance_pb2)
+    for module in (
+        reservations_pb2,
+        confirmations_pb2,
+        events_pb2,
+        admin_pb2,
+        offers_pb2,
+        maintenance_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 _STOP_GRACE_S = 2.0
@@ -102,12 +114,14 @@ class Placer:
         worker = Worker(database, Reconciler(placements, signer))
         enroller = EnrolmentKeeper(database, Enroller(self._secrets.authority))
         inventory, reachability = InventoryKeeper(database), ReachabilityKeeper(database)
+        hosts = HostsKeeper(database)
         upkeep = Upkeep(database, signer, self._command, self._api_tls)
         loops = (
             Loop("work", database, ["work"], worker.work_pass, 1.0),
             Loop("reports", database, ["report"], worker.judge_pass, 5.0),
             Loop("enrolments", database, ["enrolment"], enroller.answer_pass, 2.0),
             Loop("inventory", database, ["inventory"], inventory.apply_pass, 30.0),
+            Loop("hosts", database, ["pool"], hosts.sync_pass, 30.0),
             Loop("reachability", database, ["session"], reachability.judge_pass, 5.0),
             Loop("upkeep", database, [], upkeep.pass_once, 60.0),
             Loop("health", database, [], self._tell_health, _HEALTH_S),
@@ -146,10 +160,13 @@ class Placer:
     ) -> None:
         database, secrets = self._database, self._secrets
         edge = Edge(secrets.issuer)
-        admission = Admission(database, self._policy, placements, signer)
+        policy = self._policy
+        lifetime_ms = self._settings.confirmation.lifetime_ms
+        admission = Admission(database, policy, placements, signer, lifetime_ms)
+        extensions = Extensions(database, policy, placements, signer)
+        calls = ReservationCalls(database, admission, extensions, policy, signer)
         reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
-            ReservationsServicer(edge, ReservationCalls(database, admission, self._policy, signer)),
-            server,
+            ReservationsServicer(edge, calls), server
         )
         admin_pb2_grpc.add_PoolsServiceServicer_to_server(
             PoolsServicer(edge, PoolCalls(database, signer)), server
@@ -169,6 +186,9 @@ class Placer:
         )
         events_pb2_grpc.add_WebhooksServiceServicer_to_server(
             WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
+        )
+        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
+            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
         )
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from bcd.model.address import DialledName, Listen
+from bcd.model.units import MINUTE_MS
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +37,12 @@ class WebhookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ca_file: Path | None = None
 
 
+class ConfirmationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a person has to confirm an agent's request, and the agent to ask again."""
+
+    lifetime_ms: Annotated[int, msgspec.Meta(ge=MINUTE_MS, le=30 * MINUTE_MS)] = 30 * MINUTE_MS
+
+
 class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``database`` is a URL; ``state`` holds CA, command key and issuer key."""
 
@@ -45,4 +52,5 @@ class PlacerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     api: ApiSettings = ApiSettings()
     policy: PolicySettings = PolicySettings()
     webhooks: WebhookSettings = WebhookSettings()
+    confirmation: ConfirmationSettings = ConfirmationSettings()
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bcd.model.assignment import AssignedDevice, Limits
+from bcd.model.assignment import AssignedDevice, Binding, Limits, Sharing
 from bcd.model.device import DeviceClass
 from bcd.model.ids import AllocationId, NodeId, ReservationId
 from bcd.model.reservation import HoldBinding
@@ -30,7 +30,8 @@ ON_NODE = frozenset({AllocationState.ASSIGNED, AllocationState.BOUND, Allocation
 class Allocation:
     """An allocation on record; devices in booked order.
 
-    ``limits`` are what the node is told to hold it to, None without host resources.
+    From its start on: ``limits`` are what the node is told to hold it to, None without host
+    resources, ``sharing`` how its slots share their GPU, ``binding`` how it is handed over.
     """
 
     id: AllocationId
@@ -40,10 +41,13 @@ class Allocation:
     until_ms: int
     devices: tuple[AssignedDevice, ...]
     limits: Limits | None = None
+    binding: Binding = Binding.HOLD
+    sharing: Sharing | None = None
 
 
-_COLUMNS = "id, reservation_id, node_id, state, until_ms, devices, limits"
+_COLUMNS = "id, reservation_id, node_id, state, until_ms, devices, limits, handed_as, sharing"
 _LIMITS = msgspec.json.Decoder(Limits)
+_SHARING = msgspec.json.Decoder(Sharing)
 
 
 def _allocation(row: Row) -> Allocation:
@@ -56,6 +60,8 @@ def _allocation(row: Row) -> Allocation:
         until_ms=row["until_ms"],
         devices=tuple(AssignedDevice(uuid, DeviceClass(name)) for uuid, name in devices),
         limits=None if row["limits"] is None else _LIMITS.decode(row["limits"]),
+        binding=Binding(row["handed_as"]),
+        sharing=None if row["sharing"] is None else _SHARING.decode(row["sharing"]),
     )
 
 
@@ -64,8 +70,8 @@ def add(tx: Transaction, allocation: Allocation) -> None:
     devices = [(device.id, device.device_class.value) for device in allocation.devices]
     tx.run(
         "INSERT INTO allocations (id, reservation_id, node_id, state, until_ms, devices,"
-        " limits, created_ms) VALUES (:id, :reservation_id, :node_id, :state, :until_ms, :devices,"
-        " :limits, compute_now())",
+        " limits, handed_as, sharing, created_ms) VALUES (:id, :reservation_id, :node_id, :state,"
+        " :until_ms, :devices, :limits, :binding, :sharing, compute_now())",
         id=allocation.id,
         reservation_id=allocation.reservation_id,
         node_id=allocation.node_id,
@@ -73,19 +79,38 @@ def add(tx: Transaction, allocation: Allocation) -> None:
         until_ms=allocation.until_ms,
         devices=msgspec.json.encode(devices).decode(),
         limits=_encoded(allocation.limits),
+        binding=allocation.binding.value,
+        sharing=_encoded(allocation.sharing),
     )
 
 
-def _encoded(limits: Limits | None) -> str | None:
-    return None if limits is None else msgspec.json.encode(limits).decode()
+def _encoded(value: Limits | Sharing | None) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
 
 
-def set_limits(tx: Transaction, allocation_id: AllocationId, limits: Limits | None) -> None:
-    """Record what the node is told to hold an allocation to."""
+def set_until(tx: Transaction, reservation_id: ReservationId, until_ms: int) -> None:
+    """Record a later end for every live allocation of a reservation."""
     tx.run(
-        "UPDATE allocations SET limits = :limits WHERE id = :id",
-        id=allocation_id,
-        limits=_encoded(limits),
+        "UPDATE allocations SET until_ms = :until_ms"
+        " WHERE reservation_id = :id AND state <> 'ended'",
+        id=reservation_id,
+        until_ms=until_ms,
+    )
+
+
+def hand_over(tx: Transaction, allocation: Allocation) -> None:
+    """Record that the node is told of an allocation, and with which limits, binding and sharing.
+
+    They stay as they are until it ends, whatever becomes of the pool's policy: a hold that stands
+    must not change.
+    """
+    tx.run(
+        "UPDATE allocations SET state = 'assigned', limits = :limits, handed_as = :binding,"
+        " sharing = :sharing WHERE id = :id",
+        id=allocation.id,
+        limits=_encoded(allocation.limits),
+        binding=allocation.binding.value,
+        sharing=_encoded(allocation.sharing),
     )
 
 

@@ -15,13 +15,18 @@ from bcd.store.database import Row, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCapacity:
-    """What a host's inventory leaves to be booked; ``gpus`` are its physical GPUs."""
+    """What a host's inventory leaves to be booked; ``gpus`` are its physical GPUs.
+
+    ``vcpu`` and ``memory_gib`` are after the pool's ratio, the ``allocatable`` ones before it.
+    """
 
     vcpu: int
     memory_gib: int
     hugepages_2mi: int
     hugepages_1gi: int
     gpus: int
+    allocatable_vcpu: int = 0
+    allocatable_memory_gib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ def _capacity(row: Row) -> HostCapacity:
         hugepages_2mi=row["hugepages_2mi"],
         hugepages_1gi=row["hugepages_1gi"],
         gpus=row["gpus"],
+        allocatable_vcpu=row["allocatable_vcpu"],
+        allocatable_memory_gib=row["allocatable_memory_gib"],
     )
 
 
@@ -76,19 +83,30 @@ def set_capacity(tx: Transaction, node_id: NodeId, capacity: HostCapacity) -> bo
     if capacity_of(tx, node_id) == capacity:
         return False
     tx.run(
-        "INSERT INTO host_capacity (node_id, vcpu, memory_gib, hugepages_2mi, hugepages_1gi, gpus)"
-        " VALUES (:node_id, :vcpu, :memory_gib, :hugepages_2mi, :hugepages_1gi, :gpus)"
+        "INSERT INTO host_capacity (node_id, vcpu, memory_gib, hugepages_2mi, hugepages_1gi, gpus,"
+        " allocatable_vcpu, allocatable_memory_gib)"
+        " VALUES (:node_id, :vcpu, :memory_gib, :hugepages_2mi, :hugepages_1gi, :gpus,"
+        " :allocatable_vcpu, :allocatable_memory_gib)"
         " ON CONFLICT (node_id) DO UPDATE SET vcpu = excluded.vcpu,"
         " memory_gib = excluded.memory_gib, hugepages_2mi = excluded.hugepages_2mi,"
-        " hugepages_1gi = excluded.hugepages_1gi, gpus = excluded.gpus",
+        " hugepages_1gi = excluded.hugepages_1gi, gpus = excluded.gpus,"
+        " allocatable_vcpu = excluded.allocatable_vcpu,"
+        " allocatable_memory_gib = excluded.allocatable_memory_gib",
         node_id=node_id,
         vcpu=capacity.vcpu,
         memory_gib=capacity.memory_gib,
         hugepages_2mi=capacity.hugepages_2mi,
         hugepages_1gi=capacity.hugepages_1gi,
         gpus=capacity.gpus,
+        allocatable_vcpu=capacity.allocatable_vcpu,
+        allocatable_memory_gib=capacity.allocatable_memory_gib,
     )
     return True
+
+
+def remove_capacity(tx: Transaction, node_id: NodeId) -> bool:
+    """The host can give nothing any more; returns whether it could. Call under the pool's lock."""
+    return bool(tx.run("DELETE FROM host_capacity WHERE node_id = :id", id=node_id))
 
 
 def _interval(row: Row) -> HostInterval:
@@ -129,43 +147,110 @@ def live_in_pool(
     return found
 
 
+# The moments of a window at which a host could not give amounts beside what is booked there. The
+# sum grows only where bookings start: the window's own start and every start within it are looked
+# at. ``c`` is the host's row of host_capacity.
+_FULL = (
+    " FROM (SELECT CAST(:start_ms AS BIGINT) AS at_ms UNION SELECT start_ms FROM host_bookings"
+    " WHERE node_id = :node_id AND start_ms > :start_ms AND start_ms < :end_ms) AS moments"
+    " LEFT JOIN host_bookings b ON b.node_id = :node_id"
+    " AND b.start_ms <= moments.at_ms AND b.end_ms > moments.at_ms GROUP BY moments.at_ms"
+    " HAVING coalesce(sum(b.vcpu), 0) + :vcpu > c.vcpu"
+    " OR coalesce(sum(b.memory_gib), 0) + :memory_gib > c.memory_gib"
+    " OR coalesce(sum(b.hugepages_1gi), 0) + :hugepages_1gi > c.hugepages_1gi"
+)
+_LIVE = (
+    " WHERE reservation_id = :reservation_id AND allocation_id IN"
+    " (SELECT id FROM allocations WHERE reservation_id = :reservation_id AND state <> 'ended')"
+)
+
+
 def book(tx: Transaction, booking: NewHostBooking) -> bool:
     """Book the amounts unless at some instant of the window the host could not give them.
 
-    The sum changes only where bookings start: the window's own start and every start within it
-    are looked at. Call under the pool's lock.
+    Call under the pool's lock.
     """
-    amounts = booking.resources
     booked = tx.run(
         "INSERT INTO host_bookings (allocation_id, reservation_id, node_id, start_ms, end_ms,"
         " vcpu, memory_gib, hugepages_1gi)"
         " SELECT :allocation_id, :reservation_id, :node_id, :start_ms, :end_ms,"
         " :vcpu, :memory_gib, :hugepages_1gi FROM host_capacity c WHERE c.node_id = :node_id"
-        " AND NOT EXISTS (SELECT 1 FROM"
-        " (SELECT CAST(:start_ms AS BIGINT) AS at_ms UNION SELECT start_ms FROM host_bookings"
-        " WHERE node_id = :node_id AND start_ms > :start_ms AND start_ms < :end_ms) AS moments"
-        " LEFT JOIN host_bookings b ON b.node_id = :node_id"
-        " AND b.start_ms <= moments.at_ms AND b.end_ms > moments.at_ms GROUP BY moments.at_ms"
-        " HAVING coalesce(sum(b.vcpu), 0) + :vcpu > c.vcpu"
-        " OR coalesce(sum(b.memory_gib), 0) + :memory_gib > c.memory_gib"
-        " OR coalesce(sum(b.hugepages_1gi), 0) + :hugepages_1gi > c.hugepages_1gi)",
+        f" AND NOT EXISTS (SELECT 1{_FULL})",
         allocation_id=booking.allocation_id,
         reservation_id=booking.reservation_id,
         node_id=booking.node_id,
         start_ms=booking.start_ms,
         end_ms=booking.end_ms,
-        vcpu=amounts.vcpu,
-        memory_gib=amounts.memory_gib,
-        hugepages_1gi=amounts.hugepages_1gi,
+        **_amounts(booking.resources),
     )
     return booked == 1
 
 
+def _amounts(resources: Resources) -> dict[str, int]:
+    return {
+        "vcpu": resources.vcpu,
+        "memory_gib": resources.memory_gib,
+        "hugepages_1gi": resources.hugepages_1gi,
+    }
+
+
 def drop(tx: Transaction, allocation_id: AllocationId, reservation_id: ReservationId) -> None:
-    """Take back what was just booked for an allocation that came to nothing."""
+    """Take back an allocation's amounts, as though they had never been booked."""
     tx.run(
         "DELETE FROM host_bookings WHERE reservation_id = :reservation_id"
         " AND allocation_id = :allocation_id",
         reservation_id=reservation_id,
         allocation_id=allocation_id,
+    )
+
+
+def end_at(tx: Transaction, reservation_id: ReservationId, now_ms: int, gap_ms: int) -> None:
+    """End a reservation's amounts now, as ``bookings.end_at`` does its devices."""
+    tx.run(
+        "DELETE FROM host_bookings WHERE reservation_id = :reservation_id AND start_ms >= :now_ms",
+        reservation_id=reservation_id,
+        now_ms=now_ms,
+    )
+    tx.run(
+        "UPDATE host_bookings SET end_ms = :until_ms"
+        " WHERE reservation_id = :reservation_id AND end_ms > :until_ms",
+        reservation_id=reservation_id,
+        until_ms=now_ms + gap_ms,
+    )
+
+
+def full_from(tx: Transaction, reservation_id: ReservationId, end_ms: int) -> int | None:
+    """The first moment before ``end_ms`` at which a reservation's hosts could no longer give.
+
+    Looked at from the end of what its live allocations have booked. None when they could for all
+    the time. Call under the pool's lock.
+    """
+    first: int | None = None
+    mine = tx.all(
+        f"SELECT * FROM host_bookings{_LIVE} AND end_ms < :end_ms ORDER BY node_id",
+        reservation_id=reservation_id,
+        end_ms=end_ms,
+    )
+    for row in mine:
+        interval = _interval(row)
+        found = tx.one(
+            f"SELECT (SELECT moments.at_ms{_FULL} ORDER BY moments.at_ms LIMIT 1) AS at_ms"
+            " FROM host_capacity c WHERE c.node_id = :node_id",
+            node_id=row["node_id"],
+            start_ms=interval.end_ms,
+            end_ms=end_ms,
+            **_amounts(interval.resources),
+        )
+        full_ms = interval.end_ms if found is None else found["at_ms"]
+        if full_ms is not None and (first is None or full_ms < first):
+            first = full_ms
+    return first
+
+
+def extend(tx: Transaction, reservation_id: ReservationId, end_ms: int) -> None:
+    """Let the amounts of a reservation's live allocations end later. Ask ``full_from`` before."""
+    tx.run(
+        f"UPDATE host_bookings SET end_ms = :end_ms{_LIVE} AND end_ms < :end_ms",
+        reservation_id=reservation_id,
+        end_ms=end_ms,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bcd.model.errors import NotFound
+from bcd.model.errors import InvalidInput, NotFound
 from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.reservation import Request, Window
 from bcd.store.database import Row, Transaction
@@ -61,9 +61,11 @@ class Filter:
 def page(tx: Transaction, wanted: Filter, after: str, limit: int) -> Sequence[Maintenance]:
     """At most ``limit`` windows that are not over, by start, behind the one with the id ``after``.
 
-    Raises NotFound when there is no such window.
+    Raises InvalidInput when there is no such window: an empty page would look like the last one.
     """
-    start_ms = get(tx, ReservationId(after)).during.start_ms if after else -1
+    last = tx.one(f"{_WINDOWS} AND r.id = :after", after=after) if after else None
+    if after and last is None:
+        raise InvalidInput("cursor", "names no maintenance window; list without one")
     rows = tx.all(
         f"{_WINDOWS} AND r.state IN ('placed', 'binding', 'active')"
         " AND (:pool_id = '' OR r.pool_id = :pool_id)"
@@ -72,7 +74,7 @@ def page(tx: Transaction, wanted: Filter, after: str, limit: int) -> Sequence[Ma
         " ORDER BY r.start_ms, r.id LIMIT :limit",
         pool_id=wanted.pool_id,
         node_id=wanted.node_id,
-        start_ms=start_ms,
+        start_ms=-1 if last is None else last["start_ms"],
         after=after,
         limit=limit,
     )

@@ -114,12 +114,23 @@ def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Po
 
 
 def set_policy(tx: Transaction, pool_id: PoolId, policy: PoolPolicy) -> None:
-    """Write a pool's policy. Call under the lock."""
+    """Write a pool's policy and wake those who follow it. Call under the lock."""
     tx.run(
         "UPDATE pools SET policy = :policy WHERE id = :id",
         id=pool_id,
         policy=msgspec.json.encode(policy).decode(),
     )
+    tx.wake("pool", pool_id)
+
+
+def has_reservations(tx: Transaction, pool_id: PoolId) -> bool:
+    """Whether a pool has reservations past the draft that have not ended."""
+    row = tx.one(
+        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state IN"
+        " ('awaiting-confirmation', 'pending', 'placed', 'binding', 'active') LIMIT 1",
+        pool_id=pool_id,
+    )
+    return row is not None
 
 
 def delete(tx: Transaction, pool_id: PoolId) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from bcd.model.errors import InvalidInput
 from bcd.model.ids import PoolId, ReservationId
 from bcd.model.reservation import (
+    TERMINAL,
     Condition,
     HoldBinding,
     OperationState,
@@ -26,6 +27,7 @@ _REQUEST = msgspec.json.Decoder(Request)
 _RESOURCES = msgspec.json.Decoder(Resources)
 _BINDING = msgspec.json.Decoder(HoldBinding)
 _ENCODER = msgspec.json.Encoder(order="sorted")
+_MAX_AHEAD = 1000
 _UNBOUND = frozenset({State.DRAFT, State.PENDING, State.PLACED})
 
 
@@ -42,7 +44,7 @@ class StoredReservation:
 
     ``resources`` are the host resources that each of its nodes gives, ``host_share`` the part of
     them without a charge. ``lease_until_ms`` is set from the first placement on where the request
-    has a lease.
+    has a lease; ``extended_ms`` is the window's whole length where it was extended.
     """
 
     seq: int
@@ -63,9 +65,21 @@ class StoredReservation:
     attempts: int
     bind_deadline_ms: int | None
     lease_until_ms: int | None
+    extended_ms: int | None
     version: int
     created_ms: int
     kind: Kind = Kind.RESERVATION
+
+    @property
+    def duration_ms(self) -> int:
+        """The window's length, extensions included."""
+        return self.request.duration_ms if self.extended_ms is None else self.extended_ms
+
+    def asking_ms(self, duration_ms: int) -> Request:
+        """The request with another duration, itself where that is its own."""
+        if duration_ms == self.request.duration_ms:
+            return self.request
+        return msgspec.structs.replace(self.request, duration=f"{duration_ms}ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +98,8 @@ class Draft:
     resources: Resources
 
 
-def _stored(row: Row) -> StoredReservation:
+def stored(row: Row) -> StoredReservation:
+    """A row of the table, read."""
     start_ms, end_ms = row["start_ms"], row["end_ms"]
     return StoredReservation(
         seq=row["seq"],
@@ -105,6 +120,7 @@ def _stored(row: Row) -> StoredReservation:
         attempts=row["attempts"],
         bind_deadline_ms=row["bind_deadline_ms"],
         lease_until_ms=row["lease_until_ms"],
+        extended_ms=row["duration_ms"],
         version=row["version"],
         created_ms=row["created_ms"],
         kind=Kind(row["kind"]),
@@ -117,10 +133,10 @@ def add_draft(
     """Write a draft; None when its id is there already, whatever became of it."""
     row = tx.one(
         "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
-        " request_hash, request, host_share, resources, state, operation, created_ms, kind)"
+        " request_hash, request, host_share, resources, spot, state, operation, created_ms, kind)"
         " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
-        " :request_hash, :request, :host_share, :resources, 'draft', 'running', compute_now(),"
-        " :kind)"
+        " :request_hash, :request, :host_share, :resources, :spot, 'draft', 'running',"
+        " compute_now(), :kind)"
         " ON CONFLICT (id) DO NOTHING RETURNING *",
         id=draft.id,
         tenant_id=draft.tenant_id,
@@ -133,20 +149,21 @@ def add_draft(
         host_share=_ENCODER.encode(draft.host_share).decode(),
         resources=_ENCODER.encode(draft.resources).decode(),
         kind=kind.value,
+        spot=int(draft.request.spot),
     )
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def get(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
     """Read one row, drafts included."""
     row = tx.one("SELECT * FROM reservations WHERE id = :id", id=reservation_id)
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def lock(tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
     """Read one row and keep others from changing it before the commit."""
     row = tx.one(f"SELECT * FROM reservations WHERE id = :id{tx.for_update}", id=reservation_id)
-    return None if row is None else _stored(row)
+    return None if row is None else stored(row)
 
 
 def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredReservation:
@@ -160,7 +177,7 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         "UPDATE reservations SET state = :state, operation = :operation,"
         " conditions = :conditions, start_ms = :start_ms, end_ms = :end_ms, attempts = :attempts,"
         " bind_deadline_ms = :bind_deadline_ms, lease_until_ms = :lease_until_ms,"
-        " version = :version"
+        " duration_ms = :extended_ms, owner = :owner, version = :version"
         " WHERE id = :id AND version = :before",
         id=after.id,
         state=after.state.value,
@@ -171,6 +188,8 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         attempts=after.attempts,
         bind_deadline_ms=after.bind_deadline_ms,
         lease_until_ms=after.lease_until_ms,
+        extended_ms=after.extended_ms,
+        owner=after.owner,
         version=after.version,
         before=before.version,
     )
@@ -192,10 +211,33 @@ def view(tx: Transaction, row: StoredReservation) -> Reservation:
         during=row.during,
         owner=row.owner,
         idempotency_key=row.idempotency_key,
-        conditions=row.conditions,
+        conditions=_placed_in_queue(tx, row) if row.state is State.PENDING else row.conditions,
         bindings=() if row.state in _UNBOUND else _bindings(tx, row.id),
         host_share=row.host_share,
+        lease_until_ms=None if row.state in TERMINAL else row.lease_until_ms,
         version=row.version,
+    )
+
+
+def _placed_in_queue(tx: Transaction, row: StoredReservation) -> tuple[Condition, ...]:
+    """The conditions of a pending one, with how many of its pool are older (spec 7.6).
+
+    Counted when it is read: written down, every step forward of the queue would change it all.
+    """
+    ahead = len(
+        tx.all(
+            "SELECT seq FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
+            " AND seq < :seq LIMIT :limit",
+            pool_id=row.pool_id,
+            seq=row.seq,
+            limit=_MAX_AHEAD + 1,
+        )
+    )
+    number = f"more than {_MAX_AHEAD}" if ahead > _MAX_AHEAD else str(ahead)
+    words = f"{number} ahead of it in the pool's queue" if ahead else "first in the pool's queue"
+    return tuple(
+        msgspec.structs.replace(condition, message=f"{condition.message}; {words}")
+        for condition in row.conditions
     )
 
 
@@ -249,35 +291,40 @@ def page(
         before_seq=before_seq,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
-def pending_in(tx: Transaction, pool_id: PoolId, limit: int) -> Sequence[ReservationId]:
-    """A pool's pending reservations, oldest first."""
+def owned(
+    tx: Transaction, tenant_id: str, owner: str, states: Sequence[State], limit: int
+) -> Sequence[StoredReservation]:
+    """A tenant's reservations of one owner that are in one of these states, oldest first."""
+    names = ", ".join(f"'{state.value}'" for state in states)
     rows = tx.all(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " ORDER BY seq LIMIT :limit",
-        pool_id=pool_id,
+        "SELECT * FROM reservations WHERE tenant_id = :tenant_id AND owner = :owner"
+        f" AND kind = 'reservation' AND state IN ({names}) ORDER BY seq LIMIT :limit",
+        tenant_id=tenant_id,
+        owner=owner,
         limit=limit,
     )
-    return [row["id"] for row in rows]
+    return [stored(row) for row in rows]
 
 
-def pending_after(
-    tx: Transaction, pool_id: PoolId, seq: int, limit: int
+def spot_in(
+    tx: Transaction, pool_id: PoolId, after_ms: int, limit: int
 ) -> Sequence[StoredReservation]:
-    """A pool's pending reservations younger than the one with that ``seq``, oldest first.
+    """A pool's spot reservations that have devices still after that moment, youngest first.
 
     Call under the pool's lock, which covers their rows.
     """
     rows = tx.all(
-        "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending'"
-        " AND seq > :seq ORDER BY seq LIMIT :limit",
+        "SELECT * FROM reservations WHERE pool_id = :pool_id AND spot = 1"
+        " AND state IN ('placed', 'binding', 'active') AND end_ms > :after_ms"
+        " ORDER BY seq DESC LIMIT :limit",
         pool_id=pool_id,
-        seq=seq,
+        after_ms=after_ms,
         limit=limit,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def on_node(tx: Transaction, node_id: str) -> Sequence[ReservationId]:
@@ -302,7 +349,7 @@ def over_on_node(tx: Transaction, node_id: str, now_ms: int) -> Sequence[StoredR
         node_id=node_id,
         now_ms=now_ms,
     )
-    return [_stored(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def sweep_drafts(tx: Transaction, before_ms: int) -> int:
@@ -311,13 +358,3 @@ def sweep_drafts(tx: Transaction, before_ms: int) -> int:
         "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
         before_ms=before_ms,
     )
-
-
-def live_in(tx: Transaction, pool_id: PoolId) -> bool:
-    """Whether a pool has reservations past the draft that have not ended."""
-    row = tx.one(
-        "SELECT id FROM reservations WHERE pool_id = :pool_id AND state IN"
-        " ('awaiting-confirmation', 'pending', 'placed', 'binding', 'active') LIMIT 1",
-        pool_id=pool_id,
-    )
-    return row is not None

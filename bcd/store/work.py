@@ -53,6 +53,22 @@ def poke(tx: Transaction, key: str, wake_ms: int) -> None:
     tx.wake("work")
 
 
+def bring_forward(tx: Transaction, key: str, wake_ms: int) -> None:
+    """As ``poke``, but a worker that holds the subject goes on with it.
+
+    For what that worker comes to anyway before it sets the next moment. A poke at every newcomer
+    of a busy queue would send it back to the start each time, and it never got to the end.
+    """
+    tx.run(
+        "INSERT INTO work (key, wake_ms) VALUES (:key, :wake_ms) ON CONFLICT (key) DO UPDATE SET"
+        " wake_ms = CASE WHEN work.wake_ms < excluded.wake_ms THEN work.wake_ms"
+        " ELSE excluded.wake_ms END",
+        key=key,
+        wake_ms=wake_ms,
+    )
+    tx.wake("work")
+
+
 def take(tx: Transaction, key: str, now_ms: int) -> Claim:
     """A poke and the claim that would follow, in one; whoever asks goes on with it at once."""
     token = secrets.token_hex(8)

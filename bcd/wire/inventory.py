@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 
+from google.protobuf.message import DecodeError
+
 from bcd.model.cpuset import MAX_ID, MalformedCpuList, format_cpulist, parse_cpulist
 from bcd.model.device import Device, DeviceClass, Health, HealthState
 from bcd.model.errors import InvalidInput
@@ -17,6 +19,8 @@ _HEALTH_OUT = {
     HealthState.UNKNOWN: pb.HEALTH_STATE_UNKNOWN,
 }
 _HEALTH_IN = {number: state for state, number in _HEALTH_OUT.items()}
+# Beyond it a figure is no machine's, and sums of such figures leave 64 bits.
+_MAX_MEMORY_BYTES = 1 << 60
 
 
 def encode_inventory(inventory: Inventory) -> pb.Inventory:
@@ -84,6 +88,22 @@ def _device_out(device: Device) -> pb.Device:
         mig_enabled=device.mig_enabled,
         in_use=device.in_use,
     )
+
+
+def parse_inventory(body: bytes) -> tuple[Inventory, tuple[str, ...]]:
+    """The inventory of a frame's bytes, for the control plane; see ``decode_inventory``.
+
+    Raises InvalidInput also for bytes that are no frame, and for a device of absurd memory.
+    """
+    try:
+        message = pb.Inventory.FromString(body)
+    except DecodeError as error:
+        raise InvalidInput("inventory", "does not parse") from error
+    inventory, problems = decode_inventory(message)
+    for position, device in enumerate(inventory.devices):
+        if device.memory_bytes > _MAX_MEMORY_BYTES:
+            raise InvalidInput(f"devices[{position}].memoryBytes", "is beyond all reason")
+    return inventory, problems
 
 
 def decode_inventory(message: pb.Inventory) -> tuple[Inventory, tuple[str, ...]]:

@@ -12,7 +12,7 @@ def encode_reservation(reservation: Reservation) -> pb.Reservation:
         tenant_id=reservation.tenant_id,
         pool_id=reservation.pool_id,
         state=reservation.state,
-        request=_request(reservation.request),
+        request=encode_request(reservation.request),
         owner_identity_id=reservation.owner,
         idempotency_key=reservation.idempotency_key,
         conditions=[encode_condition(condition) for condition in reservation.conditions],
@@ -20,6 +20,7 @@ def encode_reservation(reservation: Reservation) -> pb.Reservation:
         bindings=bindings,
         operation=pb.Operation(id=reservation.id, state=reservation.operation),
         version=reservation.version,
+        lease_until=reservation.lease_until_ms,
     )
     message.host_share.CopyFrom(_resources(reservation.host_share))
     message.host_share.SetInParent()  # always there, empty included
@@ -38,7 +39,8 @@ def _resources(resources: Resources) -> pb.Resources:
     )
 
 
-def _request(request: Request) -> pb.ReservationRequest:
+def encode_request(request: Request) -> pb.ReservationRequest:
+    """A request in its normal form."""
     resources, gang = request.resources, request.gang
     return pb.ReservationRequest(
         pool_id=request.pool_id,

@@ -1,5 +1,6 @@
 """``better-compute`` against a running ``dev``: what it finds, prints and exits with."""
 
+import datetime
 import json
 import re
 import subprocess
@@ -80,6 +81,35 @@ def test_a_hold_is_shown_by_every_command_and_gone_after_its_release(terminal: T
     released = terminal.run("release", identifier)
     assert released.stdout == f"{identifier}  released\n"
     assert terminal.run("release", identifier).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
+def test_a_hold_has_its_share_of_the_host_or_what_it_asks_for_in_a_slice_of_its_own(
+    terminal: Terminal,
+) -> None:
+    """Spec 6.2, 10.5: a host of 224 CPUs and 1,976 GiB beside its huge pages, for 8 GPUs."""
+    made = reserve(terminal, "--gpus", "2", "--topology", "same-numa", "--for", "1h")
+    assert made["hostShare"] == {"vcpu": 55, "memoryGiB": 494}
+    binding = made["binding"]
+    assert isinstance(binding, dict)
+    assert binding["cgroupParent"] == f"bcd-alloc-{binding['allocationId']}.slice"
+    shown = terminal.run("get", str(made["id"])).stdout
+    assert ("host", "55 CPUs, 494 GiB") in pairs(shown)
+    assert ("slice", binding["cgroupParent"]) in pairs(shown)
+    terminal.run("release", str(made["id"]))
+    more = terminal.run(
+        "reserve", "--gpus", "1", "--cpus", "40", "--memory", "1", "--for", "1h"
+    ).stdout
+    assert ("host", "40 CPUs, 247 GiB") in pairs(more)
+    terminal.run("release", dict(pairs(more))["reservation"])
+    refused = terminal.run("reserve", "--gpus", "1", "--kubernetes", "--for", "1h")
+    assert refused.returncode == 1
+    assert "binding: kubernetes needs a pool whose policy allows it" in refused.stderr
+
+
+def pairs(shown: str) -> list[tuple[str, str]]:
+    """Each line's name and value."""
+    return [(name, value) for name, value in (line.split(None, 1) for line in shown.splitlines())]
 
 
 @pytest.mark.usefixtures("dev")
@@ -383,3 +413,88 @@ def test_a_call_that_nobody_answers_is_repeated_until_the_deadline(
     with pytest.raises(InvalidInput):
         _insist(call, 200.0)
     assert answers == ["never asked"]
+
+
+@pytest.mark.usefixtures("dev")
+def test_a_window_ahead_is_booked_extended_and_given_up(terminal: Terminal) -> None:
+    """Booked for later is done: nothing is waited for."""
+    made = reserve(terminal, "--gpus", "2", "--for", "1h", "--at", "+3h", "--spot")
+    identifier = str(made["id"])
+    assert (made["state"], made["request"]["spot"]) == ("placed", True)  # type: ignore[index]
+    end: int = made["during"]["end"]  # type: ignore[index]
+    by = terminal.run("extend", identifier, "--by", "30m", "-o", "json")
+    assert by.returncode == 0, by.stderr
+    answer = json.loads(by.stdout)
+    assert (answer["extended"], answer["reservation"]["during"]["end"]) == (True, end + 1_800_000)
+    reached = terminal.run("extend", identifier, "--until", "+3h")
+    assert (reached.returncode, reached.stderr) == (0, "it lasts that long already\n")
+    assert terminal.run("release", identifier).stdout.split() == [identifier, "released"]
+    over = terminal.run("extend", identifier, "--by", "30m")
+    assert over.returncode == 1
+    assert "a reservation that is released cannot be extended" in over.stderr
+
+
+@pytest.mark.usefixtures("dev")
+def test_an_extension_with_somebody_in_the_way_says_until_when(terminal: Terminal) -> None:
+    first = reserve(terminal, "--gpus", "8", "--for", "1h", "--at", "+10h")
+    start: int = first["during"]["end"]  # type: ignore[index]
+    others = [
+        reserve(terminal, "--gpus", "8", "--for", "1h", "--at", at)
+        for at in (_utc(start + 600_000), _utc(start + 600_000))
+    ]
+    refused = terminal.run("extend", str(first["id"]), "--by", "1h")
+    assert refused.returncode == 1
+    assert "not extended: another booking is in the way; it can last until" in refused.stderr
+    for made in (first, *others):
+        assert terminal.run("cancel", str(made["id"])).returncode == 0
+
+
+def _utc(epoch_ms: int) -> str:
+    moment = datetime.datetime.fromtimestamp(epoch_ms / 1000, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{epoch_ms % 1000:03} UTC"
+
+
+@pytest.mark.usefixtures("dev")
+def test_a_lease_is_shown_and_renewed_and_nothing_else_is(terminal: Terminal) -> None:
+    made = reserve(terminal, "--gpus", "1", "--for", "1h", "--lease", "10m")
+    identifier = str(made["id"])
+    until: int = made["leaseUntil"]  # type: ignore[assignment]
+    renewed = json.loads(terminal.run("renew", identifier, "-o", "json").stdout)
+    assert renewed["leaseUntil"] > until
+    assert "lease until" in terminal.run("get", identifier).stdout
+    assert terminal.run("release", identifier).returncode == 0
+    plain = reserve(terminal, "--gpus", "1", "--for", "1h")
+    refused = terminal.run("renew", str(plain["id"]))
+    assert (refused.returncode, "leaseSeconds" in refused.stderr) == (1, True)
+    assert terminal.run("release", str(plain["id"])).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
+def test_reservations_are_handed_to_a_successor(terminal: Terminal) -> None:
+    made = reserve(terminal, "--gpus", "1", "--for", "1h")
+    owner = str(made["ownerIdentityId"])
+    done = terminal.run("reassign", "--from", owner, "--to", "dev|successor", "--reason", "left")
+    assert (done.returncode, done.stdout) == (0, "1 reassigned\n"), done.stderr
+    shown = json.loads(terminal.run("get", str(made["id"]), "-o", "json").stdout)
+    assert shown["ownerIdentityId"] == "dev|successor"
+    assert terminal.run("release", str(made["id"])).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["extend", "rsv_x"], "--until, or how much longer, --by"),
+        (["extend", "rsv_x", "--by", "1h", "--until", "+1h"], "--until, or how much longer"),
+        (["extend", "rsv_x", "--until", "2026-12-07 09:00"], "has no zone"),
+        (["reserve", "--gpus", "1", "--for", "1h", "--at", "tomorrow"], "with its zone"),
+        (["reserve", "--gpus", "1", "--for", "1h", "--lease", "5ms"], "whole seconds"),
+        (["reassign", "--from", "a"], "--to"),
+    ],
+)
+@pytest.mark.usefixtures("dev")
+def test_terms_that_make_no_sense_are_usage_errors(
+    terminal: Terminal, arguments: list[str], words: str
+) -> None:
+    done = terminal.run(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr

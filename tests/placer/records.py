@@ -67,6 +67,20 @@ async def assert_no_overlap(database: Database) -> None:
                 assert apart or one[2] == other[2]
 
 
+async def assert_hosts_hold(database: Database) -> None:
+    """Sweep over all amounts: at every start on a host, what is booked is within what it has."""
+    capacities = await rows(database, "SELECT * FROM host_capacity")
+    found = await rows(database, "SELECT * FROM host_bookings")
+    for capacity in capacities:
+        mine = [row for row in found if row["node_id"] == capacity["node_id"]]
+        for moment in {row["start_ms"] for row in mine}:
+            now = [row for row in mine if row["start_ms"] <= moment < row["end_ms"]]
+            for name in ("vcpu", "memory_gib", "hugepages_1gi"):
+                assert sum(row[name] for row in now) <= capacity[name]
+    known = {row["node_id"] for row in capacities}
+    assert all(row["node_id"] in known for row in found)
+
+
 _CHARGED = ("pending", "placed", "binding", "active")
 
 

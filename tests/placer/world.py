@@ -7,18 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from bcd.model.assignment import DesiredState
+from bcd.model.assignment import Binding, DesiredState, slice_name
 from bcd.model.caller import Caller
 from bcd.model.device import Device, DeviceClass
-from bcd.model.host import HostFacts, Inventory, NumaNode
+from bcd.model.host import HostFacts, HugePagePool, Inventory, NumaNode
 from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.pool import PoolPolicy
 from bcd.model.report import Bound, Outcome, Report
 from bcd.model.reservation import TERMINAL, Reservation
 from bcd.placer.admission.create import Admission
+from bcd.placer.admission.extend import Extension, Extensions, Longer
 from bcd.placer.admission.policy import Allowed, Decision, Policy
+from bcd.placer.api.reservations import ReservationCalls
 from bcd.placer.capacity.inventory import apply_inventory
 from bcd.placer.capacity.reachability import judge
 from bcd.placer.lifecycle import apply
@@ -59,6 +62,7 @@ from bcd.wire.report import encode_report
 TENANT = "acme"
 DOMAIN = "test.example"
 DAY_MS = 86_400_000
+CAPABILITIES = ("attested-reports", "devices.limits")
 ALICE = Caller(issuer="https://issuer", subject="alice", tenants=frozenset({TENANT}))
 BOB = Caller(issuer="https://issuer", subject="bob", tenants=frozenset({TENANT}))
 
@@ -110,20 +114,32 @@ def dgx(name: str, gpus: int = 8) -> tuple[Device, ...]:
     )
 
 
-def inventory_of(devices: Sequence[Device], hostname: str = "host") -> Inventory:
-    """An inventory with a host that does not matter."""
-    host = HostFacts(
-        hostname=hostname,
+def host_of(
+    cpus: int = 64, memory_gib: int = 1024, *, pages: Sequence[HugePagePool] = ()
+) -> HostFacts:
+    """A host of two NUMA nodes, each with half of the CPUs and memory, and with these pages."""
+    half = cpus // 2
+    return HostFacts(
+        hostname="host",
         boot_id="boot",
         kernel="6.1",
         driver_version="580.1",
         cuda_version="13.0",
-        online_cpus=frozenset(range(8)),
+        online_cpus=frozenset(range(cpus)),
         isolated_cpus=frozenset(),
-        memory_bytes=1 << 40,
-        numa_nodes=(NumaNode(0, frozenset(range(8)), 1 << 40),),
+        memory_bytes=memory_gib << 30,
+        numa_nodes=(
+            NumaNode(0, frozenset(range(half)), memory_gib << 29, tuple(pages)),
+            NumaNode(1, frozenset(range(half, cpus)), memory_gib << 29, tuple(pages)),
+        ),
     )
-    return Inventory(host, tuple(devices))
+
+
+def inventory_of(
+    devices: Sequence[Device], hostname: str = "host", host: HostFacts | None = None
+) -> Inventory:
+    """An inventory of these devices in a host that does not matter."""
+    return Inventory(host or replace(host_of(), hostname=hostname), tuple(devices))
 
 
 class CheckingSigner(CommandSigner):
@@ -166,7 +182,12 @@ class FakeNode:
 def bound(allocation: Allocation) -> Bound:
     """What an honest node reports of a hold that stands."""
     names = tuple(device.cdi_name for device in allocation.devices)
-    return Bound(names, f"/run/bcd/allocations/{allocation.id}.env")
+    limited = allocation.limits is not None and allocation.binding is Binding.HOLD
+    return Bound(
+        names,
+        f"/run/bcd/allocations/{allocation.id}.env",
+        slice_name(allocation.id) if limited else "",
+    )
 
 
 @dataclass
@@ -186,6 +207,10 @@ class World:
         self.signer = CheckingSigner(credentials)
         self.worker = Worker(self.database, Reconciler(self.placements, self.signer))
         self.admission = self.admission_with(self.policy)
+        self.extensions = Extensions(self.database, self.policy, self.placements, self.signer)
+        self.calls = ReservationCalls(
+            self.database, self.admission, self.extensions, self.policy, self.signer
+        )
 
     def admission_with(self, policy: Policy) -> Admission:
         """The create path under another policy."""
@@ -197,12 +222,23 @@ class World:
         self.pool_id = self.pool_id or pool.id
         return pool.id
 
+    async def set_policy(self, **policy: Any) -> None:
+        """Give every pool this policy, as an administrator's change leaves it."""
+        wanted = msgspec.json.encode(msgspec.convert(policy, PoolPolicy)).decode()
+        statement = "UPDATE pools SET policy = :policy"
+        await self.database.write(lambda tx: tx.run(statement, policy=wanted))
+
     async def grant(self, resource: str, ceiling: int, tenant: str = TENANT) -> None:
         """Set a quota."""
         await self.database.write(quotas.set_ceiling, tenant, resource, ceiling)
 
     async def add_node(
-        self, devices: Sequence[Device], pool_id: PoolId | None = None, *, trusted: bool = True
+        self,
+        devices: Sequence[Device],
+        pool_id: PoolId | None = None,
+        *,
+        trusted: bool = True,
+        host: HostFacts | None = None,
     ) -> FakeNode:
         """A node that joined, connected and sent its inventory, all applied."""
         key = generate_key()
@@ -218,7 +254,7 @@ class World:
         node = FakeNode(node_id, key)
         self.nodes.append(node)
         await self.connect(node)
-        await self.send_inventory(node, devices)
+        await self.send_inventory(node, devices, host)
         return node
 
     async def connect(self, node: FakeNode) -> None:
@@ -233,16 +269,19 @@ class World:
             ttl_ms=30_000,
         )
         node.epoch = await self.database.write(sessions.open_session, opening)
+        await self.database.write(nodes.replace_capabilities, node.id, CAPABILITIES)
         await self.judge_reachability(node)
 
     async def judge_reachability(self, node: FakeNode) -> None:
         """Let the placer look at the node's session."""
         await self.database.write(judge, node.id)
 
-    async def send_inventory(self, node: FakeNode, devices: Sequence[Device]) -> None:
+    async def send_inventory(
+        self, node: FakeNode, devices: Sequence[Device], host: HostFacts | None = None
+    ) -> None:
         """Store an inventory as the gateway would, and apply it."""
         node.devices = tuple(devices)
-        message = encode_inventory(inventory_of(devices))
+        message = encode_inventory(inventory_of(devices, host=host))
         body = message.SerializeToString()
         stored = await self.database.write(
             inventories.store, node.id, node.epoch, message.hash, body
@@ -324,6 +363,24 @@ class World:
             row = reservations.lock(tx, reservation_id)
             assert row is not None
             return reservations.view(tx, apply.move(hand, row, trigger, bind_deadline_ms=None))
+
+        return await self.database.write(write)
+
+    async def extend(
+        self, reservation_id: ReservationId, *, caller: Caller = ALICE, **longer: int
+    ) -> Extension:
+        """Extend as the API does: ``until_ms`` or ``by_ms``."""
+        return await self.extensions.extend(caller, reservation_id, Longer(**longer))
+
+    async def renew(self, reservation_id: ReservationId) -> Reservation:
+        """Renew as the API does."""
+
+        def write(tx: Transaction) -> Reservation:
+            held = pools.lock_of(tx, reservation_id)
+            row = reservations.lock(tx, reservation_id)
+            assert held is not None
+            assert row is not None
+            return reservations.view(tx, apply.renew(Hand(tx, held, self.signer), row))
 
         return await self.database.write(write)
 

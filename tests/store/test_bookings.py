@@ -8,10 +8,20 @@ import pytest
 from bcd.model.device import DeviceClass
 from bcd.store import atoms, bookings, pools
 from bcd.store.atoms import Atom
-from bcd.store.bookings import Holder, Interval
+from bcd.store.bookings import Holder, Interval, NewBooking
 from bcd.store.database import ConstraintViolated, Database, Overlap, Transaction
 from tests.conftest import Rounds
-from tests.store.world import TENANT, World, facts, make_booking, make_node, make_pool, make_world
+from tests.store.world import (
+    TENANT,
+    World,
+    facts,
+    make_allocation,
+    make_booking,
+    make_draft,
+    make_node,
+    make_pool,
+    make_world,
+)
 
 # Seen from a booking of [100, 200).
 OVERLAPPING = [(100, 200), (150, 160), (50, 101), (199, 300), (50, 300), (99, 201)]
@@ -187,6 +197,47 @@ async def test_a_refused_booking_leaves_the_rest_of_its_transaction_alone(
 
     assert await database.write(body) == (False, True)
     assert len(await database.read(rows)) == 2
+
+
+async def test_a_gang_of_more_rows_than_one_statement_takes_is_all_or_nothing(
+    database: Database,
+) -> None:
+    world = await database.write(make_world, 700)
+
+    def gang(tx: Transaction) -> bool:
+        members = []
+        for atom in world.gpus:
+            reservation_id = make_draft(tx, world.pool_id)
+            members.append(
+                NewBooking(
+                    allocation_id=make_allocation(tx, reservation_id, world.node_id),
+                    reservation_id=reservation_id,
+                    node_id=world.node_id,
+                    atoms=(atom,),
+                    start_ms=100,
+                    end_ms=200,
+                )
+            )
+        return bookings.book(tx, *members)
+
+    blocker = await database.write(make_booking, world, world.gpus[690:691], 150, 160)
+    assert blocker is not None
+    assert not await database.write(gang)
+    assert len(await database.read(rows)) == 1
+    await database.write(bookings.end_at, blocker, 0, 0)
+    assert await database.write(gang)
+    assert len(await database.read(rows)) == 700
+
+
+async def test_a_share_is_extended_up_to_the_whole_gpu_behind_it(database: Database) -> None:
+    world, found = await database.write(shared_gpu)
+    made = await database.write(make_booking, world, (found["GPU-0::0"],), 100, 200)
+    assert made is not None
+    assert await database.write(make_booking, world, (found["GPU-0::1"],), 200, 300)
+    assert await database.write(make_booking, world, (found["GPU-0"],), 300, 400)
+    assert await database.read(bookings.taken_from, made, 1000) == 300
+    assert not await database.write(bookings.extend, made, 301)
+    assert await database.write(bookings.extend, made, 300)
 
 
 async def test_a_booking_names_things_that_exist(database: Database) -> None:

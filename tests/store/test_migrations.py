@@ -32,6 +32,10 @@ SHIPPED = {
     "0005_hosts.sql": "47155dd2b1aa8d8f2c978f9dbe712930",
     "0006_events.sql": "7ec0b8176fc38c5468dd3624dccdf61f",
     "0007_admin.sql": "e33b35b4c7888e6809ec01496b1908eb",
+    "0008_confirmations.sql": "b7873bb5a9401f54f9c165a184f69ad2",
+    "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
+    "0011_lifecycle.sql": "b2923b111f8b1f367836fd12f98e5683",
+    "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
 }
 
 

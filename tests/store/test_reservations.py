@@ -10,7 +10,7 @@ from bcd.model.device import DeviceClass
 from bcd.model.errors import InvalidInput
 from bcd.model.ids import ReservationId
 from bcd.model.reservation import Condition, HoldBinding, OperationState, State, Window
-from bcd.store import allocations, reservations
+from bcd.store import allocations, queue, reservations
 from bcd.store.allocations import AllocationState, Evidence
 from bcd.store.database import Database, Transaction
 from bcd.store.reservations import Filter
@@ -157,9 +157,9 @@ async def test_pending_reservations_wait_oldest_first(database: Database) -> Non
     for one in ids:
         await database.write(change, one, State.PENDING)
     await database.write(change, ids[1], State.PLACED)
-    waiting = await database.read(reservations.pending_in, pool_id, 10)
+    waiting = await database.read(queue.pending_in, pool_id, 10)
     assert list(waiting) == [ids[0], ids[2], ids[3]]
-    assert list(await database.read(reservations.pending_in, pool_id, 2)) == [ids[0], ids[2]]
+    assert list(await database.read(queue.pending_in, pool_id, 2)) == [ids[0], ids[2]]
 
 
 async def test_only_old_drafts_are_swept(database: Database, clock: DatabaseClock) -> None:

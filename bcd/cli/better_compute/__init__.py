@@ -7,7 +7,9 @@ import click
 from bcd import __version__
 from bcd.cli.better_compute.cancel import cancel
 from bcd.cli.better_compute.certificates import certificates
+from bcd.cli.better_compute.confirm import confirm
 from bcd.cli.better_compute.dev import dev
+from bcd.cli.better_compute.extend import extend
 from bcd.cli.better_compute.get import get
 from bcd.cli.better_compute.list import list_
 from bcd.cli.better_compute.maintenance import maintenance
@@ -15,7 +17,9 @@ from bcd.cli.better_compute.nodes import nodes
 from bcd.cli.better_compute.offers import offers
 from bcd.cli.better_compute.pools import pools
 from bcd.cli.better_compute.quota import quota
+from bcd.cli.better_compute.reassign import reassign
 from bcd.cli.better_compute.release import release
+from bcd.cli.better_compute.renew import renew
 from bcd.cli.better_compute.reserve import reserve
 from bcd.cli.better_compute.token import token
 from bcd.cli.better_compute.watch import events, watch
@@ -32,7 +36,7 @@ def main() -> None:
 
 
 for _verb in (
-    *(reserve, get, list_, watch, events, release, cancel),
+    *(reserve, get, list_, watch, events, extend, renew, release, cancel, confirm, reassign),
     *(nodes, pools, quota, token, webhook, dev),
 ):
     main.add_command(_verb)

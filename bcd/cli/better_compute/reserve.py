@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from bcd.cli.better_compute.confirm import awaited
 from bcd.cli.better_compute.connection import Connection, client_options, connected
-from bcd.cli.better_compute.parameters import Duration, pool_id
+from bcd.cli.better_compute.parameters import Duration, Moment, pool_id
 from bcd.cli.better_compute.show import print_json, print_reservation
 from bcd.model.errors import BadConfiguration, BcdError, Reason
 from bcd.model.reservation import Topology
@@ -42,7 +43,23 @@ _MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
     help="How the GPUs must be connected.",
 )
 @click.option("--model", help="Only GPUs of this model; a word of its name will do: H100.")
+@click.option(
+    "--cpus", type=click.IntRange(0, 4096), help="Host CPUs  [default: your GPUs' share]."
+)
+@click.option(
+    "--memory", type=click.IntRange(0, 65536), help="Host memory, GiB  [default: your GPUs' share]."
+)
+@click.option("--kubernetes", is_flag=True, help="Give the devices to the host's kubelet.")
 @click.option("--for", "duration", type=Duration(), help="How long: 8h, 90m, 3d, 1d12h.")
+@click.option(
+    "--at",
+    "start",
+    type=Moment(ahead=True),
+    help='When: "2026-12-07 09:00 Europe/Berlin", or +2h from now; without it, now.',
+)
+@click.option("--gang", type=click.IntRange(1, 1024), help="So many distinct nodes, all or none.")
+@click.option("--lease", type=Duration(), help="End it unless renewed within this time: 10m.")
+@click.option("--spot", is_flag=True, help="Yield to whoever needs the devices more.")
 @click.option(
     "--wait",
     type=Duration(zero=True),
@@ -66,9 +83,10 @@ def reserve(
 ) -> None:
     """Reserve GPUs.
 
-    Waits until the devices are handed over; exits with 3 when they are not in time, and the
-    reservation stays. Options add to a file, or replace what it says of the same thing; devices
-    come from one of the two.
+    Waits until the devices are handed over, or booked for a later start; exits with 3 when they
+    are not in time, and the reservation stays, or when a person must confirm first what an agent
+    asks for. Options add to a file, or replace what it says of the same thing; devices come from
+    one of the two.
     """
     with connected(config) as connection:
         request = _request(file, options)
@@ -77,7 +95,8 @@ def reserve(
         deadline = time.monotonic() + wait / 1000
         pool = partial(pool_id, connection, request.tenant_id, given)
         request.pool_id = _insist(pool, deadline)
-        with _named(f"ask again with --key {request.idempotency_key}: it books once"):
+        key = request.idempotency_key
+        with awaited(key, output), _named(f"ask again with --key {key}: it books once"):
             made = _insist(partial(_create, connection, request, wait), deadline)
         if not request.dry_run:
             with _named(f"the reservation stays: better-compute get {made.id}, or cancel"):
@@ -118,6 +137,8 @@ def _request(file: Any, options: dict[str, Any]) -> pb.CreateReservationRequest:
         document = parse_json(file.read(MAX_DOCUMENT_BYTES + 1), file.name)
         request = from_document(document, pb.CreateReservationRequest)
     _lay_devices(request, options)
+    _lay_host(request, options)
+    _lay_terms(request, options)
     if options["duration"] is not None:
         request.duration = f"{options['duration']}ms"
     request.idempotency_key = options["key"] or request.idempotency_key or str(uuid.uuid4())
@@ -149,6 +170,29 @@ def _lay_devices(request: pb.CreateReservationRequest, options: dict[str, Any]) 
             setattr(request.devices[0], name, options[name])
 
 
+def _lay_host(request: pb.CreateReservationRequest, options: dict[str, Any]) -> None:
+    if options["cpus"] is not None:
+        request.resources.vcpu = options["cpus"]
+    if options["memory"] is not None:
+        request.resources.memory_gib = options["memory"]
+    if options["kubernetes"]:
+        request.binding = "kubernetes"
+
+
+def _lay_terms(request: pb.CreateReservationRequest, options: dict[str, Any]) -> None:
+    """When, on how many nodes, and how firmly."""
+    if options["start"] is not None:
+        request.start = options["start"]
+    if options["gang"] is not None:
+        request.gang.size = options["gang"]
+    if options["lease"] is not None:
+        if options["lease"] % 1000:
+            raise click.UsageError("--lease is in whole seconds")
+        request.lease_seconds = options["lease"] // 1000
+    if options["spot"]:
+        request.spot = True
+
+
 def _create(
     connection: Connection, request: pb.CreateReservationRequest, wait_ms: int
 ) -> pb.Reservation:
@@ -163,13 +207,25 @@ def _until_active(connection: Connection, made: pb.Reservation, deadline: float)
     request = pb.GetReservationRequest(tenant_id=made.tenant_id, reservation_id=made.id)
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     with console.status(f"{made.id} is {made.state} …") as status:
-        while made.state not in ("active", *_ENDED) and time.monotonic() < deadline:
+        while not _is_settled(made, deadline) and time.monotonic() < deadline:
             time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
             made = _insist(
                 lambda: connection.call(stub.GetReservation, request).reservation, deadline
             )
             status.update(f"{made.id} is {made.state} …")
     return made
+
+
+def _is_settled(made: pb.Reservation, deadline: float) -> bool:
+    """Whether there is nothing to wait for: handed over, over, or booked for later than that."""
+    return made.state in ("active", *_ENDED) or _starts_in(made, deadline - time.monotonic())
+
+
+def _starts_in(made: pb.Reservation, seconds: float) -> bool:
+    """Whether it is booked for a start that is further ahead."""
+    if made.state != "placed" or not made.request.HasField("start"):
+        return False
+    return made.during.start / 1000 > time.time() + seconds
 
 
 def _print(made: pb.Reservation, output: str, *, dry_run: bool) -> None:
@@ -187,7 +243,9 @@ def _exit_code(made: pb.Reservation, wait_ms: int, *, dry_run: bool) -> int:
     if made.state in _ENDED:
         click.echo(f"the reservation has ended: {made.state}", err=True)
         return 1
-    if made.state == "active" or (made.state != "pending" and (dry_run or not wait_ms)):
+    if made.state == "active" or _starts_in(made, 0.0):
+        return 0
+    if made.state != "pending" and (dry_run or not wait_ms):
         return 0
     if not dry_run:
         click.echo(

@@ -69,6 +69,21 @@ def devices_asked(request: pb.ReservationRequest) -> str:
     )
 
 
+def host_booked(reservation: pb.Reservation) -> str:
+    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``: what is booked of each host, empty for nothing.
+
+    A request for less than the share that rides on the devices is raised to it.
+    """
+    asked, share = reservation.request.resources, reservation.host_share
+    cpus = max(asked.vcpu, share.vcpu)
+    memory = max(asked.memory_gib, share.memory_gib)
+    pages = max(asked.hugepages_1gi, share.hugepages_1gi)
+    words = [f"{cpus} CPU{'' if cpus == 1 else 's'}"] if cpus else []
+    words += [f"{memory} GiB"] if memory else []
+    words += [f"{pages} huge page{'' if pages == 1 else 's'} of 1 GiB"] if pages else []
+    return ", ".join(words)
+
+
 def print_reservation(reservation: pb.Reservation) -> None:
     """One reservation in full, for people."""
     lines = [("reservation", reservation.id)] if reservation.id else []
@@ -77,6 +92,11 @@ def print_reservation(reservation: pb.Reservation) -> None:
         ("pool", reservation.pool_id),
         ("devices", devices_asked(reservation.request)),
     ]
+    if host_booked(reservation):
+        lines.append(("host", host_booked(reservation)))
+    if reservation.request.binding not in ("", "hold"):
+        lines.append(("binding", reservation.request.binding))
+    lines += _terms(reservation)
     if not reservation.HasField("during"):
         lines.append(("for", format_duration(parse_duration_ms(reservation.request.duration))))
     else:
@@ -99,6 +119,21 @@ def print_fields(lines: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"{name:<{width}}  {printable(value, _MAX_TEXT)}")
+
+
+def _terms(reservation: pb.Reservation) -> list[tuple[str, str]]:
+    """What was asked for beside devices and duration."""
+    request = reservation.request
+    lines: list[tuple[str, str]] = []
+    if request.HasField("gang"):
+        lines.append(("gang", f"{request.gang.size} nodes"))
+    if request.spot:
+        lines.append(("spot", "yields to others"))
+    if request.HasField("start") and not reservation.HasField("during"):
+        lines.append(("at", moment(request.start)))
+    if reservation.HasField("lease_until"):
+        lines.append(("lease until", moment(reservation.lease_until)))
+    return lines
 
 
 def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) -> None:

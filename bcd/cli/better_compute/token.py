@@ -27,6 +27,7 @@ def token() -> None:
 @click.option("--tenant", "tenants", multiple=True, help="A tenant to act for; repeatable.")
 @click.option("--group", "groups", multiple=True, help="A group, for policies; repeatable.")
 @click.option("--admin", is_flag=True, help="May administer the installation.")
+@click.option("--actor", default="", help="The agent that is to act for SUBJECT with this token.")
 @click.option(
     "--for",
     "lifetime",
@@ -41,10 +42,15 @@ def issue(
     tenants: tuple[str, ...],
     groups: tuple[str, ...],
     admin: bool,
+    actor: str,
     lifetime: int,
     config: Path | None,
 ) -> None:
-    """Print a bearer token for SUBJECT; keep it in a file that only they can read."""
+    """Print a bearer token for SUBJECT; keep it in a file that only they can read.
+
+    With --actor an agent acts for SUBJECT under it: policies can hold it to less, and hold back
+    what SUBJECT must confirm.
+    """
     if not tenants and not admin:
         raise click.UsageError("name a tenant with --tenant; without one the token can do nothing")
     with connected(config) as connection:
@@ -53,6 +59,7 @@ def issue(
             tenants=tenants,
             groups=groups,
             admin=admin,
+            actor=actor,
             lifetime_ms=lifetime,
         )
         stub = CredentialsServiceStub(connection.channel)

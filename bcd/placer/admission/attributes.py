@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bcd.model.reservation import DeviceAsk, Request
+from bcd.model.pool import SharingPolicy
+from bcd.model.reservation import DeviceAsk, Request, Resources
 from bcd.model.units import HOUR_MS
-from bcd.placer.admission.quota import gpu_equivalents
+from bcd.placer.admission.quota import gpu_equivalents, memory_gib
 
 ANY_MODEL = "any"
 
@@ -23,20 +24,28 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a reservation is asked for: the pool's region, and the models of its devices."""
+    """Where a reservation is asked for: the pool's region, its devices' models, how it shares."""
 
     region: str
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...]
+    sharing: SharingPolicy
 
 
-def attributes_of(tenant_id: str, owner: str, place: Place, request: Request) -> Attributes:
-    """The resource of a decision; hours and GPUs are rounded up, Cedar has no fractions."""
+def attributes_of(
+    tenant_id: str, owner: str, place: Place, request: Request, booked: Resources
+) -> Attributes:
+    """The resource of a decision: everything that is asked for, of all nodes of a gang together.
+
+    ``booked`` are the host resources of each node. Hours and GPUs are rounded up, Cedar has no
+    fractions.
+    """
+    size = request.gang_size
     tags: Counter[str] = Counter()
     words = [_model_words(ask, place.models) for ask in request.devices]
     for ask, possible in zip(request.devices, words, strict=True):
-        tags[f"class:{ask.device_class}"] += ask.count
+        tags[f"class:{ask.device_class}"] += ask.count * size
         for word in possible:
-            tags[f"model:{word}"] += ask.count
+            tags[f"model:{word}"] += ask.count * size
     duration_ms = request.duration_ms
     return Attributes(
         attrs={
@@ -44,19 +53,19 @@ def attributes_of(tenant_id: str, owner: str, place: Place, request: Request) ->
             "owner": owner,
             "pool": request.pool_id,
             "region": place.region,
-            "gpus": math.ceil(gpu_equivalents(request)),
+            "gpus": math.ceil(gpu_equivalents(request, place.sharing.slots_per_gpu) * size),
             "classes": sorted({ask.device_class.value for ask in request.devices}),
             "models": sorted(frozenset[str]().union(*words)),
             "durationHours": -(-duration_ms // HOUR_MS),
             "durationMs": duration_ms,
-            "startMs": 0,
-            "spot": False,
+            "startMs": request.start or 0,
+            "spot": request.spot,
             "binding": request.binding.value,
-            "gangSize": 1,
+            "gangSize": size,
             "topologies": sorted({ask.topology.value for ask in request.devices}),
-            "vcpu": 0,
-            "memoryGiB": 0,
-            "leaseSeconds": 0,
+            "vcpu": booked.vcpu * size,
+            "memoryGiB": memory_gib(booked) * size,
+            "leaseSeconds": request.lease_seconds or 0,
             "labels": sorted(f"{key}={value}" for key, value in request.labels.items()),
         },
         tags=tags,

@@ -1,44 +1,83 @@
 """One create: draft, decision, charge, placement; two transactions around the decision.
 
+A pool with a queued placer takes the request in and leaves the placement to its queue.
+
 The draft's version ties them together: what was decided on is what is placed, or it is decided
-again. Nobody holds a lock while the policy runs.
+again. Nobody holds a lock while the policy runs. A draft that awaits a person's confirmation is
+decided again at each try, with that person's word as it is on record.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from bcd.model.assignment import Binding
 from bcd.model.caller import Caller
-from bcd.model.errors import AccessDenied, Conflict, QuotaExceeded, Unavailable
+from bcd.model.errors import (
+    AccessDenied,
+    BcdError,
+    Conflict,
+    InvalidInput,
+    QuotaExceeded,
+    Unavailable,
+)
 from bcd.model.ids import ReservationId
-from bcd.model.reservation import Reservation, Resources, State
+from bcd.model.pool import PlacerKind
+from bcd.model.reservation import Reservation, State
 from bcd.placer.admission.attributes import Place, attributes_of
-from bcd.placer.admission.policy import Action, Decision, Denied, Policy
+from bcd.placer.admission.confirmation import (
+    LIFETIME_MS,
+    denied_before,
+    required,
+    word_on,
+    would_be_required,
+)
+from bcd.placer.admission.policy import Action, Confirmation, Decision, Denied, Policy
 from bcd.placer.admission.quota import charges
-from bcd.placer.admission.request import Create, parse_create, request_hash, reservation_id
-from bcd.placer.lifecycle import apply
+from bcd.placer.admission.request import (
+    Create,
+    check_start,
+    parse_create,
+    refuse_slots,
+    request_hash,
+    reservation_id,
+)
+from bcd.placer.admission.share import NONE, booked, host_share
+from bcd.placer.lifecycle import apply, confirming
 from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.seek import seek
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placements
-from bcd.store import offers, pools, quotas, reservations
+from bcd.store import confirmations, offers, pools, quotas, reservations, shares
+from bcd.store.confirmations import Question
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool
 from bcd.store.quotas import Refused
 from bcd.store.reservations import Draft, StoredReservation
 
 _ATTEMPTS = 5
+_UNDECIDED = frozenset({State.DRAFT, State.AWAITING_CONFIRMATION})
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a create came to: the reservation, or the refusal that is its lasting outcome."""
+    """What a create came to: the reservation, or the refusal, raised after the commit."""
 
     reservation: Reservation | None = None
-    denied: Denied | None = None
+    refusal: BcdError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What was decided on a draft of that version, for the agent ``actor``, empty for a person."""
+
+    version: int
+    decision: Decision
+    actor: str
 
 
 class _DryRun(Exception):
@@ -58,7 +97,9 @@ class Admission:
         policy: Policy,
         placements: Placements,
         signer: CommandSigner,
+        confirmation_lifetime_ms: int = LIFETIME_MS,
     ) -> None:
+        self._confirmation_lifetime_ms = confirmation_lifetime_ms
         self._database = database
         self._policy = policy
         self._placements = placements
@@ -82,7 +123,7 @@ class Admission:
             for _ in range(_ATTEMPTS):
                 answer = await self._attempt(caller, draft)
                 if answer is not None:
-                    return create, _granted(answer, draft.id)
+                    return create, _granted(answer)
         raise Unavailable(f"{draft.id} keeps changing; try again", reservationId=draft.id)
 
     @asynccontextmanager
@@ -102,49 +143,76 @@ class Admission:
         pool, row, known = await self._database.write(_open_draft, draft)
         if known is not None:
             return known
-        decision = self._decide(caller, draft, pool)
-        return await self._database.write(self._settle, draft, row.version, decision)
+        word = Confirmation.NONE
+        if row.state is not State.DRAFT:
+            word = await self._database.read(word_on, row)
+        verdict = _Verdict(row.version, self._decide(caller, row, pool, word), caller.actor)
+        return await self._database.write(self._settle, draft, verdict)
 
-    def _decide(self, caller: Caller, draft: Draft, pool: Pool) -> Decision:
-        place = Place(pool.region, pool.models)
-        attributes = attributes_of(draft.tenant_id, draft.owner, place, draft.request)
-        return self._policy.decide(caller, Action.CREATE, attributes)
+    def _decide(
+        self, caller: Caller, asked: Draft | StoredReservation, pool: Pool, word: Confirmation
+    ) -> Decision:
+        place = Place(pool.region, pool.models, pool.policy.sharing)
+        attributes = attributes_of(
+            asked.tenant_id, asked.owner, place, asked.request, asked.resources
+        )
+        return self._policy.decide(caller, Action.CREATE, attributes, word)
 
     def _settle(
-        self,
-        tx: Transaction,
-        draft: Draft,
-        version: int,
-        decision: Decision,
-        *,
-        rehearse: bool = False,
+        self, tx: Transaction, draft: Draft, verdict: _Verdict, *, rehearse: bool = False
     ) -> Answered | None:
-        """Transaction 2. A refused charge raises, which leaves the draft a draft."""
+        """Transaction 2. A refused charge raises, which leaves the draft as it is."""
         hand = Hand(tx, pools.lock(tx, draft.request.pool_id), self._signer)
         row = reservations.lock(tx, draft.id)
-        if row is None or row.state is not State.DRAFT or row.version != version:
+        if row is None or row.state not in _UNDECIDED or row.version != verdict.version:
             return None
-        if isinstance(decision, Denied):
-            apply.move(hand, row, Trigger.DENIED)
-            return Answered(denied=decision)
+        row, expired = confirming.expire_if_due(hand, row)
+        if expired:
+            return Answered(reservations.view(tx, row))
+        if isinstance(verdict.decision, Denied):
+            return self._refuse(hand, row, verdict.decision, verdict.actor, rehearse=rehearse)
         offer = offers.terms(tx, hand.held.pool, row.tenant_id)
-        refused = quotas.charge(tx, row.id, row.tenant_id, charges(row.request), offer)
+        asked = charges(row.request, row.resources, row.host_share)
+        refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)
-        outcome = self._placements.place(tx, hand.held, row, rehearse=rehearse)
+        if hand.held.pool.policy.placer is PlacerKind.QUEUED and not rehearse:
+            return Answered(reservations.view(tx, apply.enqueue(hand, row)))
+        outcome = seek(hand, self._placements, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
         return Answered(reservations.view(tx, after))
 
+    def _refuse(
+        self, hand: Hand, row: StoredReservation, denied: Denied, actor: str, *, rehearse: bool
+    ) -> Answered:
+        """Deny it for ever, or let it wait for the person for whom the agent acts."""
+        if not denied.confirmable:
+            apply.move(hand, row, Trigger.DENIED)
+            return Answered(refusal=_denied(denied, row.id))
+        asked = confirmations.of_reservation(hand.tx, row.id)
+        if asked is None and rehearse:
+            return Answered(refusal=would_be_required(denied))
+        if asked is None:
+            question = Question(
+                action=Action.CREATE,
+                actor=actor,
+                reason=replace(denied, confirmable=False).sentence,
+                asked_ms=hand.held.now_ms,
+                expires_ms=hand.held.now_ms + self._confirmation_lifetime_ms,
+            )
+            asked = confirming.require(hand, row, question)
+        return Answered(refusal=required(asked))
+
     async def _dry_run(self, caller: Caller, draft: Draft) -> Reservation:
-        pool = await self._database.read(_visible_pool, draft)
-        decision = self._decide(caller, draft, pool)
+        pool, asked, word = await self._database.read(_asked, draft)
+        verdict = _Verdict(0, self._decide(caller, asked, pool, word), caller.actor)
         try:
-            await self._database.write(self._rehearse, draft, decision)
+            await self._database.write(self._rehearse, draft, verdict)
         except _DryRun as rehearsed:
-            return _granted(rehearsed.answer, draft.id)
+            return _granted(rehearsed.answer)
         raise AssertionError("a rehearsal always ends in a roll-back")
 
-    def _rehearse(self, tx: Transaction, draft: Draft, decision: Decision) -> None:
+    def _rehearse(self, tx: Transaction, draft: Draft, verdict: _Verdict) -> None:
         """Both transactions at once, rolled back.
 
         Under the pool's lock from the start: else the draft could be placed between the two.
@@ -152,7 +220,8 @@ class Admission:
         pools.lock(tx, draft.request.pool_id)
         _, row, known = _open_draft(tx, draft)
         if known is None:
-            known = self._settle(tx, draft, row.version, decision, rehearse=True)
+            verdict = replace(verdict, version=row.version)
+            known = self._settle(tx, draft, verdict, rehearse=True)
         assert known is not None
         raise _DryRun(known)
 
@@ -167,8 +236,8 @@ def _draft(caller: Caller, create: Create) -> Draft:
         idempotency_key=create.idempotency_key,
         request_hash=request_hash(create.request),
         request=create.request,
-        host_share=Resources(),
-        resources=Resources(),
+        host_share=NONE,
+        resources=NONE,
     )
 
 
@@ -179,9 +248,40 @@ def _visible_pool(tx: Transaction, draft: Draft) -> Pool:
     """
     pool = pools.get(tx, draft.request.pool_id)
     known = reservations.get(tx, draft.id)
-    if known is None or known.state is State.DRAFT:
+    if known is None or known.state in _UNDECIDED:
         offers.terms(tx, pool, draft.tenant_id)
     return pool
+
+
+def _resolved(tx: Transaction, pool: Pool, draft: Draft) -> Draft:
+    """The draft with the host resources that it books of each node, from the pool as it is now."""
+    share = host_share(draft.request, pool.policy, shares.least(tx, pool.id))
+    return replace(draft, host_share=share, resources=booked(draft.request, share))
+
+
+def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservation, Confirmation]:
+    """What a rehearsal decides on: the row of the key, or what it would be, and a person's word."""
+    pool = _visible_pool(tx, draft)
+    row = reservations.get(tx, draft.id)
+    if row is None:
+        return pool, _resolved(tx, pool, draft), Confirmation.NONE
+    return pool, row, word_on(tx, row)
+
+
+def _refuse_for_pool(pool: Pool, draft: Draft) -> None:
+    """Raises InvalidInput for what no placement in this pool could hand over.
+
+    The kubelet gives bound GPUs to any pod of its cluster: that is for the pool's owner only.
+    """
+    refuse_slots(draft.request, pool.policy.sharing)
+    if draft.request.binding is not Binding.KUBERNETES:
+        return
+    if not pool.policy.kubernetes:
+        raise InvalidInput(
+            "binding", f"kubernetes needs a pool whose policy allows it; {pool.id} has none"
+        )
+    if pool.tenant_id != draft.tenant_id:
+        raise InvalidInput("binding", "kubernetes is for the pool's owner alone; book a hold")
 
 
 def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
@@ -190,8 +290,10 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
     The request is compared before the state, so that a refused key tells of its misuse too.
     """
     pool = _visible_pool(tx, draft)
-    added = reservations.add_draft(tx, draft)
+    added = reservations.add_draft(tx, _resolved(tx, pool, draft))
     if added is not None:
+        _refuse_for_pool(pool, draft)
+        check_start(draft.request, added.created_ms)
         return pool, added, None
     row = reservations.get(tx, draft.id)
     assert row is not None
@@ -201,21 +303,26 @@ def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation,
             reservationId=row.id,
         )
     if row.state is State.DENIED:
-        return pool, row, Answered(denied=Denied(("the earlier decision on this idempotency key",)))
-    if row.state is State.DRAFT:
+        return pool, row, Answered(refusal=denied_before(row))
+    if row.state in _UNDECIDED:
+        _refuse_for_pool(pool, draft)
         return pool, row, None
     return pool, row, Answered(reservations.view(tx, row))
 
 
-def _granted(answer: Answered, draft_id: ReservationId) -> Reservation:
-    if answer.denied is not None:
-        raise AccessDenied(
-            f"the policy refuses this reservation: {answer.denied.sentence}",
-            reservationId=draft_id,
-            caps=",".join(answer.denied.caps),
-        )
+def _granted(answer: Answered) -> Reservation:
+    if answer.refusal is not None:
+        raise answer.refusal
     assert answer.reservation is not None
     return answer.reservation
+
+
+def _denied(denied: Denied, reservation_id: ReservationId) -> AccessDenied:
+    return AccessDenied(
+        f"the policy refuses this reservation: {denied.sentence}",
+        reservationId=reservation_id,
+        caps=",".join(denied.caps),
+    )
 
 
 def _over_quota(refused: Refused) -> QuotaExceeded:

@@ -3,6 +3,10 @@
 Cedar skips a rule whose condition errors, also a forbidding one, so only Allow without any
 diagnostic error is an allowance. Policies are validated against our schema when they are loaded.
 Decisions run outside every transaction.
+
+An agent that acts for a person is asked about twice in one batch: as things are, and as if the
+person had confirmed it (spec 13). What only the second allows is a refusal that a confirmation
+turns into an allowance.
 """
 
 import json
@@ -43,8 +47,16 @@ class Action(StrEnum):
     """The actions that tenants' policies name (spec 4.3)."""
 
     CREATE = "compute:reservations:create"
+    EXTEND = "compute:reservations:extend"
     RELEASE = "compute:reservations:release"
     READ = "compute:reservations:read"
+
+
+class Confirmation(StrEnum):
+    """What the person for whom an agent acts said; policies see it as ``context.confirmation``."""
+
+    NONE = ""
+    APPROVED = "approved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +68,14 @@ class Allowed:
 class Denied:
     """Refused; ``rules`` are ids of forbidding policies, ``caps`` attributes that were too much.
 
-    ``broken`` says that a policy could not be evaluated, which refuses whatever the others say.
+    ``broken`` says that a policy could not be evaluated, which refuses whatever the others say;
+    ``confirmable`` that it would be allowed once the person for whom the agent acts confirmed it.
     """
 
     rules: tuple[str, ...] = ()
     caps: tuple[str, ...] = ()
     broken: bool = False
+    confirmable: bool = False
 
     @property
     def sentence(self) -> str:
@@ -80,6 +94,8 @@ class Denied:
             more = len(self.rules) - len(named)
             also = f" and {more} more" if more else ""
             parts.append(f"forbidden by {', '.join(named)}{also}")
+        if self.confirmable:
+            parts.append("it needs the word of the person for whom this agent acts")
         return "; ".join(parts) or "no policy permits it"
 
 
@@ -89,8 +105,14 @@ Decision = Allowed | Denied
 class Policy(Protocol):
     """Decides; never called inside a transaction."""
 
-    def decide(self, caller: Caller, action: Action, resource: Attributes) -> Decision:
-        """Whether the caller may do this."""
+    def decide(
+        self,
+        caller: Caller,
+        action: Action,
+        resource: Attributes,
+        confirmation: Confirmation = Confirmation.NONE,
+    ) -> Decision:
+        """Whether the caller may do this, given what the person for whom it acts said."""
 
 
 class CedarPolicy:
@@ -112,26 +134,40 @@ class CedarPolicy:
             text = _read_folder(folder, self._schema)
         self._policies = cedarpy.PolicySet.from_str(text)
 
-    def decide(self, caller: Caller, action: Action, resource: Attributes) -> Decision:
+    def decide(
+        self,
+        caller: Caller,
+        action: Action,
+        resource: Attributes,
+        confirmation: Confirmation = Confirmation.NONE,
+    ) -> Decision:
         """See Policy. A rule that errors refuses, and is logged as a policy error."""
-        result = self._ask(caller, action, resource.attrs, resource.tags)
+        asked = [confirmation]
+        if caller.actor and confirmation is not Confirmation.APPROVED:
+            asked.append(Confirmation.APPROVED)
+        result, *confirmed = self._ask(caller, action, resource, asked)
         if result.diagnostics.errors:
             # The texts repeat the entities: for operators only.
             logger.error("policy error", extra={"errors": result.diagnostics.errors})
             return Denied(broken=True)
-        if result.decision is cedarpy.Decision.Allow:
+        if _allows(result):
             return Allowed()
         names = result.diagnostics.id_annotations_by_reason
-        rules = tuple(names.get(reason, reason) for reason in result.diagnostics.reasons)
-        return Denied(rules, self._failed_caps(caller, action, resource))
+        return Denied(
+            rules=tuple(names.get(reason, reason) for reason in result.diagnostics.reasons),
+            caps=self._failed_caps(caller, action, resource, confirmation),
+            confirmable=any(_allows(other) for other in confirmed),
+        )
 
-    def _failed_caps(self, caller: Caller, action: Action, resource: Attributes) -> tuple[str, ...]:
+    def _failed_caps(
+        self, caller: Caller, action: Action, resource: Attributes, confirmation: Confirmation
+    ) -> tuple[str, ...]:
         failed = []
         for name, modest in _MODEST.items():
             attrs = {**resource.attrs, **modest}
             tags = {} if name in ("gpus", "models", "classes") else resource.tags
-            result = self._ask(caller, action, attrs, tags)
-            if result.decision is cedarpy.Decision.Allow and not result.diagnostics.errors:
+            (result,) = self._ask(caller, action, Attributes(attrs, tags), [confirmation])
+            if _allows(result):
                 failed.append(name)
         return tuple(failed)
 
@@ -139,24 +175,34 @@ class CedarPolicy:
         self,
         caller: Caller,
         action: Action,
-        attrs: Mapping[str, Any],
-        tags: Mapping[str, int],
-    ) -> cedarpy.AuthzResult:
+        resource: Attributes,
+        confirmations: Sequence[Confirmation],
+    ) -> Sequence[cedarpy.AuthzResult]:
+        """One result for each of the confirmations, in their order."""
         user = {"type": "Compute::User", "id": caller.identity}
         reservation = {"type": "Compute::Reservation", "id": "asked"}
         groups = [{"type": "Compute::Group", "id": group} for group in sorted(caller.groups)]
+        attrs, tags = dict(resource.attrs), dict(resource.tags)
         entities: list[dict[str, Any]] = [
             {"uid": user, "attrs": _user_attributes(caller), "parents": groups},
-            {"uid": reservation, "attrs": dict(attrs), "parents": [], "tags": dict(tags)},
+            {"uid": reservation, "attrs": attrs, "parents": [], "tags": tags},
             *({"uid": group, "attrs": {}, "parents": []} for group in groups),
         ]
-        request = {
-            "principal": user,
-            "action": {"type": "Compute::Action", "id": action.value},
-            "resource": reservation,
-            "context": {"confirmation": ""},
-        }
-        return cedarpy.is_authorized(request, self._policies, json.dumps(entities), self._schema)
+        requests = [
+            {
+                "principal": user,
+                "action": {"type": "Compute::Action", "id": action.value},
+                "resource": reservation,
+                "context": {"confirmation": confirmation.value},
+            }
+            for confirmation in confirmations
+        ]
+        known = json.dumps(entities)
+        return cedarpy.is_authorized_batch(requests, self._policies, known, self._schema)
+
+
+def _allows(result: cedarpy.AuthzResult) -> bool:
+    return result.decision is cedarpy.Decision.Allow and not result.diagnostics.errors
 
 
 def _user_attributes(caller: Caller) -> Mapping[str, Any]:

@@ -5,20 +5,41 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from bcd.model.device import DeviceClass
-from bcd.model.reservation import Request
+from bcd.model.reservation import Request, Resources
 
-# A MIG instance counts as a seventh of a GPU (spec 6.2).
-_GPU_WORTH = {DeviceClass.GPU: Fraction(1), DeviceClass.MIG: Fraction(1, 7)}
+VCPU = "vcpu"
+MEMORY_GIB = "memoryGiB"
 
 
-def charges(request: Request) -> Mapping[str, int]:
-    """Amounts by quota resource: each device class by its count (spec 5.2)."""
+def charges(request: Request, booked: Resources, share: Resources) -> Mapping[str, int]:
+    """Amounts by quota resource, of all nodes together (spec 5.2).
+
+    Each device class by its count, and what is booked of each host above the share that rides on
+    the devices. A huge page of 1 GiB is a GiB of memory. Only what is charged is there.
+    """
     amounts: Counter[str] = Counter()
     for ask in request.devices:
         amounts[ask.device_class.value] += ask.count
-    return amounts
+    amounts[VCPU] = booked.vcpu - share.vcpu
+    amounts[MEMORY_GIB] = memory_gib(booked) - memory_gib(share)
+    size = request.gang_size
+    return {name: amount * size for name, amount in amounts.items() if amount > 0}
 
 
-def gpu_equivalents(request: Request) -> Fraction:
-    """How many physical GPUs' worth of devices a request asks for, exactly."""
-    return sum((_GPU_WORTH[ask.device_class] * ask.count for ask in request.devices), Fraction())
+def memory_gib(resources: Resources) -> int:
+    """Memory in GiB, huge pages of 1 GiB included."""
+    return resources.memory_gib + resources.hugepages_1gi
+
+
+def gpu_equivalents(request: Request, slots_per_gpu: int) -> Fraction:
+    """How many physical GPUs' worth of devices a request asks for on each node, exactly.
+
+    A MIG instance counts as a seventh of a GPU, a slot as one of the pool's ``slots_per_gpu``
+    (spec 6.2).
+    """
+    worth = {
+        DeviceClass.GPU: Fraction(1),
+        DeviceClass.MIG: Fraction(1, 7),
+        DeviceClass.SLOT: Fraction(1, slots_per_gpu),
+    }
+    return sum((worth[ask.device_class] * ask.count for ask in request.devices), Fraction())

@@ -19,11 +19,13 @@ from bcd.model.caller import Caller
 from bcd.model.device import DeviceClass
 from bcd.model.errors import InvalidInput, Unsupported
 from bcd.model.ids import PoolId, ReservationId, parse_type_id
+from bcd.model.pool import SharingMode, SharingPolicy
 from bcd.model.reservation import DeviceAsk, Gang, Request, Resources, Topology
 from bcd.model.texts import check_text
-from bcd.model.units import parse_duration_ms
+from bcd.model.units import MAX_DURATION_MS, MINUTE_MS, parse_duration_ms
 
 MAX_WAIT_MS = 30_000
+START_SLACK_MS = 5 * MINUTE_MS
 _BINDINGS = ("hold", "kubernetes", "node", "instance")
 
 
@@ -163,16 +165,9 @@ def _refuse_unsupported(given: _CreateInput) -> None:
     if given.binding not in _BINDINGS:
         raise InvalidInput("binding", f"must be one of {', '.join(_BINDINGS)}")
     absent = {
-        "binding": given.binding != Binding.HOLD,
-        "start": given.start is not None,
-        "resources": given.resources is not None,
-        "gang": given.gang is not None,
-        "spot": given.spot,
-        "leaseSeconds": given.lease_seconds is not None,
+        "binding": given.binding not in (Binding.HOLD, Binding.KUBERNETES),
         "node": given.node is not None,
     }
-    for position, device in enumerate(given.devices):
-        absent[f"devices[{position}].class"] = device.device_class is DeviceClass.SLOT
     for field, used in absent.items():
         if used:
             value = f" {given.binding}" if field == "binding" else ""
@@ -197,6 +192,36 @@ def _invalid(message: str) -> InvalidInput:
         path = f"{path}.{named[2]}" if path else named[2]
         rule = "is not a known field" if "unknown" in named[1] else "is required"
     return InvalidInput(path, rule[:_MAX_RULE])
+
+
+def check_start(request: Request, now_ms: int) -> None:
+    """Refuse a start that is over or out of reach; one just past means now.
+
+    Raises InvalidInput. Only a new draft is checked: a key stays good for its own request.
+    """
+    if request.start is None:
+        return
+    if request.start < now_ms - START_SLACK_MS:
+        raise InvalidInput("start", "is in the past; leave it out to start at once")
+    if request.start > now_ms + MAX_DURATION_MS:
+        raise InvalidInput("start", "must be at most ten years ahead")
+
+
+def refuse_slots(request: Request, sharing: SharingPolicy) -> None:
+    """Refuse slots of an MPS pool that no process could use together (spec 16.4).
+
+    It speaks to one MPS daemon only, which has one GPU. Raises InvalidInput.
+    """
+    shared = any(ask.device_class is DeviceClass.SLOT for ask in request.devices)
+    if not shared or sharing.mode is not SharingMode.MPS:
+        return
+    if len(request.devices) > 1:
+        raise InvalidInput("devices", "slots shared by MPS are reserved without other devices")
+    if request.devices[0].count > sharing.slots_per_gpu:
+        raise InvalidInput(
+            "devices[0].count",
+            f"slots shared by MPS lie on one GPU, which has {sharing.slots_per_gpu}",
+        )
 
 
 def request_hash(request: Request) -> str:

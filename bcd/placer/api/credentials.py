@@ -44,13 +44,16 @@ class CredentialCalls:
     async def issue_token(
         self, caller: Caller, request: pb.IssueTokenRequest
     ) -> pb.IssueTokenResponse:
-        """A bearer token for somebody."""
+        """A bearer token for somebody, or for an agent that acts for them."""
         require_admin(caller)
+        if request.actor and request.admin:
+            raise InvalidInput("actor", "must be empty: no agent administers the installation")
         grant = Grant(
             subject=request.subject,
             tenants=_few("tenants", request.tenants),
             groups=_few("groups", request.groups),
             admin=request.admin,
+            actor=request.actor,
         )
         now_ms = await self.database.read(_now_ms)
         lifetime_ms = request.lifetime_ms or _DEFAULT_TOKEN_MS

@@ -19,6 +19,7 @@ from bcd.store import (
     offers,
     pools,
     reservations,
+    shares,
     work,
 )
 from bcd.store.database import Database, Transaction
@@ -188,6 +189,8 @@ def _revoke(tx: Transaction, node_id: NodeId) -> int:
     held = _lock_of(tx, node_id)
     nodes.set_trusted(tx, node_id, trusted=False)
     pools.note_changes(tx, held, [node_id], "node")
+    for reservation_id in reservations.on_node(tx, node_id):
+        work.poke(tx, reservation_id, held.now_ms)
     return certificates.revoke_subject(tx, node_id, "revoked by an administrator")
 
 
@@ -206,6 +209,7 @@ def _remove(tx: Transaction, node_id: NodeId) -> None:
         )
     nodes.remove(tx, node_id)
     pools.keep_models(tx, held.pool.id)
+    shares.keep(tx, held.pool.id)
     pools.note_changes(tx, held, [node_id], "node")
     certificates.revoke_subject(tx, node_id, "the node was removed")
 

@@ -62,7 +62,7 @@ def updated_policy(
             0,
             MAX_TURNAROUND_MS,
         ),
-        placer=_placer(given.placer, before.placer),
+        placer=_choice("placer", given.placer, before.placer, PlacerKind),
         per_gpu=_per_gpu(given, before.per_gpu),
         ratio=_ratio(given, before.ratio),
         host_reserve=_host_reserve(given, before.host_reserve),
@@ -87,13 +87,6 @@ def encode_policy(policy: PoolPolicy) -> pb.PoolPolicy:
         tenant_root=policy.tenant_root,
         spot=pb.Spot(grace_seconds=policy.spot.grace_seconds),
     )
-
-
-def _placer(given: str, before: PlacerKind) -> PlacerKind:
-    chosen = _choice("placer", given, before, PlacerKind)
-    if chosen is PlacerKind.QUEUED:
-        raise Unsupported("policy.placer queued is not supported yet", field="policy.placer")
-    return chosen
 
 
 def _per_gpu(given: pb.PoolPolicy, before: PerGpuPolicy) -> PerGpuPolicy:
@@ -132,10 +125,6 @@ def _ratio(given: pb.PoolPolicy, before: RatioPolicy) -> RatioPolicy:
 
 def _sharing(given: pb.Sharing, before: SharingPolicy) -> SharingPolicy:
     mode = _choice("sharing.mode", given.mode, before.mode, SharingMode)
-    if mode is not SharingMode.NONE:
-        raise Unsupported(
-            f"policy.sharing.mode {mode} is not supported yet", field="policy.sharing.mode"
-        )
     replicas = before.replicas
     if given.HasField("replicas"):
         replicas = _whole("sharing.replicas", given.replicas, 1, MAX_REPLICAS)

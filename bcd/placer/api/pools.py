@@ -13,7 +13,7 @@ from bcd.placer.api.paging import cut, page_of
 from bcd.placer.api.pool_policy import encode_policy, updated_policy
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.pki.command import CommandSigner
-from bcd.store import desired_states, enrolments, nodes, offers, pools, reservations, work
+from bcd.store import desired_states, enrolments, nodes, offers, pools, work
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool, PoolLock, Usage
 from bcd.wire.compute.v1 import admin_pb2 as pb
@@ -101,7 +101,10 @@ class PoolCalls:
         return pb.DeletePoolResponse()
 
     def _update(self, tx: Transaction, request: pb.UpdatePoolRequest) -> pb.Pool:
-        """Everything that was planned under the old policy is planned anew."""
+        """Everything that was planned under the old policy is planned anew.
+
+        What the hosts can give, and the slots of their GPUs, follow when the hosts are woken.
+        """
         held = lock_pool(tx, request.pool_id)
         pool = held.pool
         policy = updated_policy(pool.policy, request.policy, request.reset)
@@ -111,6 +114,7 @@ class PoolCalls:
         if policy.host_reserve != pool.policy.host_reserve:
             told = [i for i in node_ids if desired_states.get(tx, i) is not None]
             assign(tx, self.signer, policy, told)
+        tx.wake("pool", pool.id)
         work.poke(tx, pool.id, held.now_ms)
         return _encode(pools.get(tx, pool.id), pools.usage(tx, pool.id, held.now_ms))
 
@@ -132,7 +136,7 @@ def _delete(tx: Transaction, pool_id: str) -> None:
     enrolments.drop_tokens(tx, pool_id=pool.id)
     if nodes.in_pool(tx, pool.id):
         raise InvalidState(f"pool {pool.id} has nodes; remove them first", poolId=pool.id)
-    if reservations.live_in(tx, pool.id):
+    if pools.has_reservations(tx, pool.id):
         raise InvalidState(
             f"pool {pool.id} has reservations that have not ended; release or cancel them first",
             poolId=pool.id,

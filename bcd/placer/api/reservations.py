@@ -1,4 +1,4 @@
-"""The tenants' service: create, get, list, release, cancel."""
+"""The tenants' service: create, get, list, renew, extend, release, cancel; and reassign."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,17 @@ from bcd.model.caller import Caller
 from bcd.model.errors import AccessDenied, InvalidInput, NotFound
 from bcd.model.ids import PoolId, ReservationId, is_reservation_id
 from bcd.model.reservation import TERMINAL, Reservation, State
+from bcd.model.texts import check_text
+from bcd.model.units import parse_duration_ms
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.create import Admission
+from bcd.placer.admission.extend import Extensions, Longer
 from bcd.placer.admission.policy import Action, Denied, Policy
-from bcd.placer.api.edge import Context, Edge
+from bcd.placer.api.edge import Context, Edge, require_admin
 from bcd.placer.api.wait import wait_for_operation
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.reassign import Handover, reassign
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.store import pools, reservations
@@ -25,14 +29,16 @@ from bcd.wire.reservation import encode_reservation
 
 _DEFAULT_PAGE = 50
 _MAX_PAGE = 200
+MAX_EPOCH_MS = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationCalls:
-    """The five calls, for verified callers."""
+    """The service's calls, for verified callers."""
 
     database: Database
     admission: Admission
+    extensions: Extensions
     policy: Policy
     signer: CommandSigner
 
@@ -71,6 +77,34 @@ class ReservationCalls:
             reservations=shown, next_cursor=rows[-1][0].id if more else ""
         )
 
+    async def renew(
+        self, caller: Caller, request: pb.RenewReservationRequest
+    ) -> pb.RenewReservationResponse:
+        """Let a lease run anew from now on."""
+        row, _ = await self._seen(caller, request.tenant_id, request.reservation_id)
+        await self._permit(caller, Action.EXTEND, row)
+        view = await self.database.write(self._renew, row)
+        return pb.RenewReservationResponse(reservation=encode_reservation(view))
+
+    def _renew(self, tx: Transaction, seen: StoredReservation) -> Reservation:
+        hand = Hand(tx, pools.lock(tx, seen.pool_id), self.signer)
+        row = reservations.lock(tx, seen.id)
+        assert row is not None
+        return reservations.view(tx, apply.renew(hand, row))
+
+    async def extend(
+        self, caller: Caller, request: pb.ExtendReservationRequest
+    ) -> pb.ExtendReservationResponse:
+        """Move the end later, of all allocations or none."""
+        longer = _longer(request)
+        row, _ = await self._seen(caller, request.tenant_id, request.reservation_id)
+        outcome = await self.extensions.extend(caller, row.id, longer)
+        return pb.ExtendReservationResponse(
+            reservation=encode_reservation(outcome.reservation),
+            extended=outcome.extended,
+            available_until=outcome.available_until_ms,
+        )
+
     async def release(
         self, caller: Caller, request: pb.ReleaseReservationRequest
     ) -> pb.ReleaseReservationResponse:
@@ -96,6 +130,22 @@ class ReservationCalls:
         if not (trigger is Trigger.RELEASED and row.state in TERMINAL):
             row = apply.move(hand, row, trigger, bind_deadline_ms=None)
         return reservations.view(tx, row)
+
+    async def reassign(
+        self, caller: Caller, request: pb.ReassignReservationsRequest
+    ) -> pb.ReassignReservationsResponse:
+        """Hand an owner's reservations to a successor."""
+        require_admin(caller)
+        handover = Handover(
+            tenant_id=check_text("tenantId", request.tenant_id),
+            from_owner=check_text("fromOwner", request.from_owner),
+            to_owner=check_text("toOwner", request.to_owner),
+            reason=check_text("reason", request.reason, empty=True),
+        )
+        if handover.from_owner == handover.to_owner:
+            raise InvalidInput("toOwner", "must be somebody else")
+        done = await reassign(self.database, self.signer, handover)
+        return pb.ReassignReservationsResponse(reassigned=done)
 
     async def _seen(
         self, caller: Caller, tenant_id: str, reservation_id: str
@@ -123,9 +173,21 @@ class ReservationCalls:
     def _denied(
         self, caller: Caller, action: Action, row: StoredReservation, place: Place
     ) -> Denied | None:
-        attributes = attributes_of(row.tenant_id, row.owner, place, row.request)
+        request = row.asking_ms(row.duration_ms)
+        attributes = attributes_of(row.tenant_id, row.owner, place, request, row.resources)
         decision = self.policy.decide(caller, action, attributes)
         return decision if isinstance(decision, Denied) else None
+
+
+def _longer(request: pb.ExtendReservationRequest) -> Longer:
+    check_text("idempotencyKey", request.idempotency_key)
+    if request.HasField("until") == request.HasField("by"):
+        raise InvalidInput("until", "give exactly one of until and by")
+    if request.HasField("by"):
+        return Longer(by_ms=parse_duration_ms(request.by, "by"))
+    if not 0 < request.until <= MAX_EPOCH_MS:
+        raise InvalidInput("until", "must be epoch milliseconds")
+    return Longer(until_ms=request.until)
 
 
 def _find(
@@ -145,7 +207,7 @@ def _page(
 
 def _place(tx: Transaction, pool_id: PoolId) -> Place:
     pool = pools.get(tx, pool_id)
-    return Place(pool.region, pool.models)
+    return Place(pool.region, pool.models, pool.policy.sharing)
 
 
 def _filter(caller: Caller, request: pb.ListReservationsRequest, limit: int) -> Filter:
@@ -192,6 +254,16 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServiceServicer):
     ) -> pb.ListReservationsResponse:
         return await self._edge.serve(self._calls.list, request, context)
 
+    async def RenewReservation(  # noqa: N802
+        self, request: pb.RenewReservationRequest, context: Context
+    ) -> pb.RenewReservationResponse:
+        return await self._edge.serve(self._calls.renew, request, context)
+
+    async def ExtendReservation(  # noqa: N802
+        self, request: pb.ExtendReservationRequest, context: Context
+    ) -> pb.ExtendReservationResponse:
+        return await self._edge.serve(self._calls.extend, request, context)
+
     async def ReleaseReservation(  # noqa: N802
         self, request: pb.ReleaseReservationRequest, context: Context
     ) -> pb.ReleaseReservationResponse:
@@ -201,3 +273,8 @@ class ReservationsServicer(reservations_pb2_grpc.ReservationsServiceServicer):
         self, request: pb.CancelReservationRequest, context: Context
     ) -> pb.CancelReservationResponse:
         return await self._edge.serve(self._calls.cancel, request, context)
+
+    async def ReassignReservations(  # noqa: N802
+        self, request: pb.ReassignReservationsRequest, context: Context
+    ) -> pb.ReassignReservationsResponse:
+        return await self._edge.serve(self._calls.reassign, request, context)

@@ -1,28 +1,27 @@
-"""Applies a node's newest inventory to its atoms, under the pool's lock."""
+"""Applies a node's newest inventory to its atoms and its host's amounts, under the pool's lock."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from google.protobuf.message import DecodeError
-
-from bcd.model.device import Device, HealthState
 from bcd.model.errors import InvalidInput
 from bcd.model.host import Inventory
 from bcd.model.ids import NodeId
 from bcd.model.reservation import Condition
+from bcd.placer.capacity.devices import sync_devices
+from bcd.placer.capacity.hosts import follow_host
 from bcd.placer.loops import each
-from bcd.store import atoms, inventories, nodes, pools, reservations, work
-from bcd.store.atoms import AtomFacts
+from bcd.store import inventories, nodes, pools, reservations, work
 from bcd.store.database import Database, Transaction
 from bcd.store.nodes import AppliedInventory
-from bcd.wire.inventory import decode_inventory
-from bcd.wire.node.v1 import inventory_pb2 as pb
+from bcd.wire.inventory import parse_inventory
 
 logger = logging.getLogger(__name__)
 
 _PROBLEM = "InventoryProblem"
-_MAX_MEMORY_BYTES = 1 << 60
+_IN_USE = "DeviceInUse"
+_MAX_MESSAGE = 1024
+_MAX_NAMES = 8
 
 
 class InventoryKeeper:
@@ -43,10 +42,10 @@ class InventoryKeeper:
 
 
 def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
-    """Bring the node's atoms in step with the inventory on record; idempotent.
+    """Bring the node's atoms and its host's amounts in step with the inventory on record.
 
-    An inventory that cannot be used leaves the atoms alone and puts a condition on the node; it
-    makes no node ready.
+    Idempotent. An inventory that cannot be used leaves both alone and puts a condition on the
+    node; it makes no node ready.
     """
     held = pools.lock(tx, nodes.get(tx, node_id).pool_id)
     node = nodes.get(tx, node_id)
@@ -54,19 +53,21 @@ def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
     if stored is None or stored[0] == node.inventory_hash:
         return
     content_hash, body = stored
+    found: Inventory | None = None
     try:
-        inventory, problems = _parsed(body)
+        found, problems = parse_inventory(body)
     except InvalidInput as error:
         logger.warning("inventory refused", extra={"node": node_id, "problem": error.message})
         problems = (error.message,)
-    else:
-        atoms.sync(tx, node_id, [_facts(device) for device in inventory.devices])
+    if found is not None:
+        sync_devices(tx, node_id, found, held.pool.policy)
+        follow_host(tx, held, node_id, found)
         pools.keep_models(tx, node.pool_id)
         node = replace(
             node,
             ready=True,
-            hostname=inventory.host.hostname,
-            driver_version=inventory.host.driver_version,
+            hostname=found.host.hostname,
+            driver_version=found.host.driver_version,
         )
     nodes.apply_inventory(
         tx,
@@ -76,7 +77,7 @@ def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
             ready=node.ready,
             hostname=node.hostname,
             driver_version=node.driver_version,
-            conditions=_conditions(problems, node.conditions, held.now_ms),
+            conditions=tuple(_conditions(problems, found, node.conditions, held.now_ms)),
         ),
     )
     pools.note_changes(tx, held, [node_id], "node")
@@ -85,47 +86,35 @@ def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
         work.poke(tx, reservation_id, held.now_ms)
 
 
-def _parsed(body: bytes) -> tuple[Inventory, tuple[str, ...]]:
-    try:
-        message = pb.Inventory.FromString(body)
-    except DecodeError as error:
-        raise InvalidInput("inventory", "does not parse") from error
-    inventory, problems = decode_inventory(message)
-    for position, device in enumerate(inventory.devices):
-        if device.memory_bytes > _MAX_MEMORY_BYTES:
-            raise InvalidInput(f"devices[{position}].memoryBytes", "is beyond all reason")
-    return inventory, problems
-
-
-def _facts(device: Device) -> AtomFacts:
-    return AtomFacts(
-        device_class=device.device_class,
-        uuid=device.id,
-        gpu_uuid=device.gpu,
-        model=device.model,
-        profile=device.profile,
-        memory_bytes=device.memory_bytes,
-        numa_node=device.numa_node,
-        nvlink_domain=device.nvlink_domain,
-        nvlink_peers=device.nvlink_peers,
-        bookable=device.health.state is HealthState.HEALTHY and not device.mig_enabled,
-        health=device.health.state.value,
-        health_reason=device.health.reason,
-    )
-
-
 def _conditions(
-    problems: tuple[str, ...], before: Sequence[Condition], now_ms: int
-) -> tuple[Condition, ...]:
-    if not problems:
-        return ()
-    since_ms = next((c.last_transition_time for c in before if c.type == _PROBLEM), now_ms)
+    problems: tuple[str, ...],
+    inventory: Inventory | None,
+    before: Sequence[Condition],
+    now_ms: int,
+) -> Iterator[Condition]:
+    since_ms = {condition.type: condition.last_transition_time for condition in before}
+    found = {
+        _PROBLEM: ("MalformedInventory", "; ".join(problems)),
+        _IN_USE: ("ForeignProcess", _in_use(inventory)),
+    }
+    for kind, (reason, message) in found.items():
+        if message:
+            yield Condition(
+                type=kind,
+                status="True",
+                reason=reason,
+                message=message[:_MAX_MESSAGE],
+                last_transition_time=since_ms.get(kind, now_ms),
+            )
+
+
+def _in_use(inventory: Inventory | None) -> str:
+    """Which devices somebody outside every hold computes on, and what to do; empty for none."""
+    names = [device.id for device in inventory.devices if device.in_use] if inventory else []
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return (
-        Condition(
-            type=_PROBLEM,
-            status="True",
-            reason="MalformedInventory",
-            message="; ".join(problems)[:1024],
-            last_transition_time=since_ms,
-        ),
+        f"a process outside every reservation computes on {', '.join(names[:_MAX_NAMES])}{more};"
+        " end it, until then no new reservation gets them"
     )

@@ -80,7 +80,7 @@ class Feed:
                 self.policy.decide(
                     caller,
                     Action.READ,
-                    attributes_of(row.tenant_id, row.owner, place, row.request),
+                    attributes_of(row.tenant_id, row.owner, place, row.request, row.resources),
                 ),
                 Denied,
             )
@@ -138,5 +138,5 @@ def _facts(tx: Transaction, found: Sequence[Event]) -> Facts:
         row = reservations.get(tx, ReservationId(subject.removeprefix(_RESERVATION)))
         if row is not None:
             pool = pools.get(tx, row.pool_id)
-            facts[subject] = (row, Place(pool.region, pool.models))
+            facts[subject] = (row, Place(pool.region, pool.models, pool.policy.sharing))
     return facts

@@ -31,6 +31,9 @@ def assign(
                     allocation_id=allocation.id,
                     devices=allocation.devices,
                     until_ms=allocation.until_ms,
+                    limits=allocation.limits,
+                    binding=allocation.binding,
+                    sharing=allocation.sharing,
                 )
                 for allocation in allocations.on_node(tx, node_id)
             ),

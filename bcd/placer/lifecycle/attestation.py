@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from bcd.model.assignment import Binding, slice_name
 from bcd.model.errors import InvalidInput
 from bcd.model.report import Bound, Rejection, Report
 from bcd.signing.certificates import (
@@ -98,5 +99,14 @@ def _is_about(report: Report, allocation: Allocation) -> bool:
     return (
         sorted(report.outcome.cdi_devices) == booked
         and report.outcome.env_file.endswith(f"/{allocation.id}.env")
-        and report.outcome.cgroup_parent == ""
+        and report.outcome.cgroup_parent == _slice(allocation)
     )
+
+
+def _slice(allocation: Allocation) -> str:
+    """The slice that the hold must have: its own where it has limits, else none (10.5).
+
+    Nor has one for the kubelet, which keeps its pods in cgroups of its own.
+    """
+    limited = allocation.limits is not None and allocation.binding is Binding.HOLD
+    return slice_name(allocation.id) if limited else ""

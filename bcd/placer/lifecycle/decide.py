@@ -7,6 +7,7 @@ nothing follows any more.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bcd.model.ids import AllocationId
 from bcd.model.reservation import Condition, ConditionType, State, Window
 from bcd.placer.lifecycle.transitions import MAX_ATTEMPTS
 
@@ -15,15 +16,18 @@ from bcd.placer.lifecycle.transitions import MAX_ATTEMPTS
 class AllocationFacts:
     """One live allocation: what its reports came to, and how its node and devices do.
 
-    ``failure`` is the reason of a failed bind, empty for none.
+    ``failure`` is the reason of a failed bind, ``unable`` why its node or devices could not serve
+    it at its start; both are empty for none.
     """
 
+    id: AllocationId
     node_id: str
     bound: bool
     lost: bool
     failure: str
     reachable: bool
     unhealthy: tuple[str, ...]
+    unable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +38,14 @@ class Facts:
     during: Window
     attempts: int
     bind_deadline_ms: int | None
+    lease_until_ms: int | None = None
     conditions: tuple[Condition, ...]
     allocations: tuple[AllocationFacts, ...]
+
+    @property
+    def preempting(self) -> bool:
+        """Whether its devices were given to somebody else, after a grace."""
+        return is_preempting(self.conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,14 @@ class Nothing:
 @dataclass(frozen=True, slots=True)
 class Start:
     """Hand the assignments to the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Place these members anew for the same window; ``problem`` says what is wrong with them."""
+
+    lost: tuple[AllocationId, ...]
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +91,37 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Lapse:
+    """Nobody renewed the lease in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """The grace is over, or there is nothing left to keep until then."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetConditions:
     """Only the conditions change."""
 
     conditions: tuple[Condition, ...]
 
 
-Decision = Nothing | Start | Activate | Replace | GiveUp | End | SetConditions
+Decision = (
+    Nothing | Start | Repair | Activate | Replace | GiveUp | End | Lapse | Preempt | SetConditions
+)
 
 
 def decide(facts: Facts, now_ms: int) -> Decision:
     """The next thing to do about a placed, binding or active reservation."""
+    lease_ms = facts.lease_until_ms
+    if lease_ms is not None and lease_ms <= now_ms and lease_ms < facts.during.end_ms:
+        return Lapse()
     if now_ms >= facts.during.end_ms:
-        return End()
+        return Preempt() if facts.preempting else End()
     match facts.state:
         case State.PLACED:
-            return Start() if now_ms >= facts.during.start_ms else Nothing()
+            return Start() if now_ms >= facts.during.start_ms else _ahead(facts)
         case State.BINDING:
             return _binding(facts, now_ms)
         case State.ACTIVE:
@@ -98,6 +131,15 @@ def decide(facts: Facts, now_ms: int) -> Decision:
     return Nothing()
 
 
+def _ahead(facts: Facts) -> Decision:
+    """Before the start: what could not serve then is placed anew, and nothing else moves."""
+    lost = [allocation for allocation in facts.allocations if allocation.unable]
+    if lost:
+        return Repair(tuple(a.id for a in lost), "; ".join(a.unable for a in lost))
+    mended = tuple(c for c in facts.conditions if c.type != ConditionType.DEGRADED)
+    return Nothing() if mended == facts.conditions else SetConditions(mended)
+
+
 def _binding(facts: Facts, now_ms: int) -> Decision:
     failure = next((a.failure for a in facts.allocations if a.failure), "")
     if not failure and all(a.bound for a in facts.allocations):
@@ -105,6 +147,8 @@ def _binding(facts: Facts, now_ms: int) -> Decision:
     overdue = facts.bind_deadline_ms is not None and now_ms >= facts.bind_deadline_ms
     if not failure and not overdue:
         return Nothing()
+    if facts.preempting:
+        return Preempt()
     reason = failure or "no report before the bind deadline"
     return GiveUp(reason) if facts.attempts + 1 >= MAX_ATTEMPTS else Replace(reason)
 
@@ -140,16 +184,32 @@ def active_conditions(facts: Facts, now_ms: int) -> tuple[Condition, ...]:
                 f"{_names(sick)}; release the reservation and create another to move",
             )
         )
-    return tuple(_kept_or_new(facts.conditions, *entry, now_ms) for entry in wanted)
+    kept = tuple(c for c in facts.conditions if c.type == ConditionType.PREEMPTING)
+    return kept + tuple(kept_or_new(facts.conditions, *entry, now_ms) for entry in wanted)
+
+
+def is_preempting(conditions: Sequence[Condition]) -> bool:
+    """Whether one of them says so."""
+    return any(condition.type == ConditionType.PREEMPTING for condition in conditions)
+
+
+def still_damaged(before: Sequence[Condition], problem: str, now_ms: int) -> Condition:
+    """The condition of a placed reservation that could not be repaired."""
+    message = (
+        f"{problem}, and nothing else fits the window; tried again until the start, free capacity"
+        " or release the reservation"
+    )
+    return kept_or_new(before, ConditionType.DEGRADED, "RepairFoundNothing", message, now_ms)
 
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _kept_or_new(
+def kept_or_new(
     before: Sequence[Condition], kind: ConditionType, reason: str, message: str, now_ms: int
 ) -> Condition:
+    """A condition that is true; one that stays keeps its transition time."""
     for condition in before:
         if (condition.type, condition.reason) == (kind, reason):
             now_ms = condition.last_transition_time

@@ -15,6 +15,7 @@ devices of one mode that it has; one added to the node later is not covered.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.caller import Caller
@@ -90,15 +91,20 @@ def whole_node(own: Sequence[Atom]) -> tuple[Atom, ...]:
 
 
 def _refuse_overlap(hand: Hand, node_id: NodeId, window: Window) -> None:
-    in_way = bookings.booked_on(hand.tx, node_id, window.start_ms, window.end_ms)
-    if in_way:
-        shown = ", ".join(in_way[:_MAX_NAMED])
-        more = f" and {len(in_way) - _MAX_NAMED} more" if len(in_way) > _MAX_NAMED else ""
-        raise Conflict(
-            f"node {node_id} is booked then by {shown}{more}; choose another time, or release them",
-            nodeId=node_id,
-            reservations=",".join(in_way[:_MAX_NAMED]),
-        )
+    booked = bookings.booked_on(hand.tx, node_id, window.start_ms, window.end_ms)
+    if not booked:
+        return
+    shown = tuple(booked)[:_MAX_NAMED]
+    more = f" and {len(booked) - _MAX_NAMED} more" if len(booked) > _MAX_NAMED else ""
+    until_ms = max(booked.values())
+    until = datetime.fromtimestamp(-(-until_ms // 1000), UTC)
+    raise Conflict(
+        f"node {node_id} is booked then by {', '.join(shown)}{more}, the last of them until"
+        f" {until:%Y-%m-%d %H:%M:%S} UTC; choose another time, or release them",
+        nodeId=node_id,
+        reservations=",".join(shown),
+        until=str(until_ms),
+    )
 
 
 def _draft(hand: Hand, wanted: Wanted, chosen: Sequence[Atom]) -> Draft:

@@ -4,29 +4,33 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from bcd.model.ids import AllocationId, NodeId, ReservationId
+from bcd.model.ids import AllocationId, ReservationId
 from bcd.model.report import Bound, Failed, Report
-from bcd.model.reservation import TERMINAL, HoldBinding, State
-from bcd.placer.lifecycle import apply
+from bcd.model.reservation import ConditionType, HoldBinding, State
+from bcd.placer.lifecycle import apply, confirming
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.attestation import parse_envelope
 from bcd.placer.lifecycle.decide import (
     Activate,
-    AllocationFacts,
     Decision,
     End,
-    Facts,
     GiveUp,
+    Lapse,
     Nothing,
+    Preempt,
+    Repair,
     Replace,
     SetConditions,
     Start,
     decide,
+    still_damaged,
 )
-from bcd.placer.lifecycle.transitions import Trigger, next_wake_ms
+from bcd.placer.lifecycle.facts import facts_of
+from bcd.placer.lifecycle.seek import seek
+from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
-from bcd.placer.placement.booking import Placements
-from bcd.store import allocations, atoms, nodes, pools, reports, reservations, work
+from bcd.placer.placement.booking import Placed, Placements
+from bcd.store import allocations, pools, reports, reservations, work
 from bcd.store.allocations import Allocation, AllocationState, Evidence
 from bcd.store.database import Transaction
 from bcd.store.reports import COUNTED, StoredReport
@@ -59,19 +63,25 @@ class Reconciler:
         if not work.holds(tx, claim):
             return
         hand = Hand(tx, held, self.signer)
-        moved = False
+        row, moved = confirming.expire_if_due(hand, row)
         for _ in range(_MAX_STEPS):
             if row.state not in _LIVE:
                 break
             taken = _take_in_reports(hand, row)
             row = taken.row
-            decision = decide(_facts(hand, taken), hand.held.now_ms)
+            facts = facts_of(hand, row, taken.allocations, taken.failures)
+            decision = decide(facts, hand.held.now_ms)
             if isinstance(decision, Nothing):
                 break
-            row = self._carry_out(hand, row, decision)
+            if isinstance(decision, Repair):
+                row, mended = self._repair(hand, row, decision)
+                if not mended:
+                    break  # tried again at the next moment
+            else:
+                row = self._carry_out(hand, row, decision)
             moved = moved or not isinstance(decision, SetConditions)
         if not moved:  # a move sets the next moment itself
-            _settle(hand, row)
+            apply.schedule(hand, row)
 
     def _carry_out(
         self, hand: Hand, row: StoredReservation, decision: Decision
@@ -80,7 +90,8 @@ class Reconciler:
             case Start():
                 return apply.start(hand, row)
             case Activate():
-                return apply.move(hand, row, Trigger.BOUND, bind_deadline_ms=None, conditions=())
+                kept = tuple(c for c in row.conditions if c.type == ConditionType.PREEMPTING)
+                return apply.move(hand, row, Trigger.BOUND, bind_deadline_ms=None, conditions=kept)
             case Replace(reason):
                 return self._replace(hand, row, reason)
             case GiveUp(reason):
@@ -92,18 +103,37 @@ class Reconciler:
                     attempts=row.attempts + 1,
                     bind_deadline_ms=None,
                 )
+            case Lapse():
+                return apply.move(hand, row, Trigger.LAPSED, bind_deadline_ms=None)
+            case Preempt():
+                return apply.preempt(hand, row)
             case End():
-                return apply.move(hand, row, Trigger.ENDED, bind_deadline_ms=None)
+                return apply.end(hand, row)
             case SetConditions(conditions):
                 return reservations.save(hand.tx, row, conditions=conditions)
-            case Nothing():
+            case Nothing() | Repair():
                 return row
 
     def _replace(self, hand: Hand, row: StoredReservation, reason: str) -> StoredReservation:
         apply.free(hand, row, gap=False)
         tried = allocations.nodes_tried(hand.tx, row.id)
-        outcome = self.placements.place(hand.tx, hand.held, row, tried)
+        outcome = seek(hand, self.placements, row, tried)
         return apply.place(hand, row, outcome, attempts=row.attempts + 1)
+
+    def _repair(
+        self, hand: Hand, row: StoredReservation, decision: Repair
+    ) -> tuple[StoredReservation, bool]:
+        """Place the lost members anew; a condition says so where that comes to nothing."""
+        lost = [a for a in allocations.live(hand.tx, row.id) if a.id in decision.lost]
+        outcome = self.placements.repair(hand.tx, hand.held, row, lost)
+        if isinstance(outcome, Placed):
+            return apply.repair(hand, row, outcome), True
+        damaged = still_damaged(row.conditions, decision.problem, hand.held.now_ms)
+        others = tuple(c for c in row.conditions if c.type != damaged.type)
+        conditions = (*others, damaged)
+        if conditions != row.conditions:
+            row = reservations.save(hand.tx, row, conditions=conditions)
+        return row, False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,56 +251,3 @@ def _lose(tx: Transaction, allocation: Allocation) -> Allocation:
         return allocation
     allocations.set_state(tx, allocation.id, AllocationState.LOST)
     return replace(allocation, state=AllocationState.LOST)
-
-
-def _facts(hand: Hand, taken: _Taken) -> Facts:
-    row = taken.row
-    assert row.during is not None
-    return Facts(
-        state=row.state,
-        during=row.during,
-        attempts=row.attempts,
-        bind_deadline_ms=row.bind_deadline_ms,
-        conditions=row.conditions,
-        allocations=tuple(
-            _allocation_facts(hand.tx, row.state, allocation, taken.failures.get(allocation.id, ""))
-            for allocation in taken.allocations
-        ),
-    )
-
-
-def _allocation_facts(
-    tx: Transaction, state: State, allocation: Allocation, failure: str
-) -> AllocationFacts:
-    """Node and devices are looked at only where they matter, which is once it is active."""
-    active = state is State.ACTIVE
-    return AllocationFacts(
-        node_id=allocation.node_id,
-        bound=allocation.state is AllocationState.BOUND,
-        lost=allocation.state is AllocationState.LOST,
-        failure=failure,
-        reachable=not active or nodes.get(tx, allocation.node_id).reachable,
-        unhealthy=_unhealthy(tx, allocation) if active else (),
-    )
-
-
-def _unhealthy(tx: Transaction, allocation: Allocation) -> tuple[str, ...]:
-    held = {(device.id, device.device_class) for device in allocation.devices}
-    return tuple(
-        f"{atom.uuid} is {atom.health} ({atom.health_reason or 'no reason given'})"
-        for atom in atoms.on_node(tx, NodeId(allocation.node_id))
-        if (atom.uuid, atom.device_class) in held and atom.health != "healthy"
-    )
-
-
-def _settle(hand: Hand, row: StoredReservation) -> None:
-    """Set the next moment of what stays; moves have set it themselves when they happened."""
-    if row.state in TERMINAL:
-        work.drop(hand.tx, row.id)
-        return
-    wake_ms = next_wake_ms(row.state, row.during, row.bind_deadline_ms, hand.held.now_ms)
-    if wake_ms is None:
-        work.drop(hand.tx, row.id)
-    else:
-        soon = wake_ms < hand.held.now_ms + work.TICK_MS
-        work.schedule(hand.tx, row.id, wake_ms, soon=soon)

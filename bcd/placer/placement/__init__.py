@@ -1,6 +1,8 @@
 """Where a request fits: pure planning over a view of the pool, and the guarded booking.
 
 ``shape`` knows how a node's devices lie (links, NUMA, sharing), ``choose`` picks devices on one
-node, ``view`` holds a pool's nodes and bookings, ``search`` finds the best node, ``unschedulable``
-explains why none fits. ``booking`` keeps the views fresh, plans and books; only it does IO.
+node, ``timeline`` says what is booked when, ``node`` and ``view`` hold nodes and pools of them with
+``planes`` as the index over many nodes, ``search`` finds the best nodes for a ``demand``, ``gang``
+those that stand together, ``earliest`` when it would fit, ``unschedulable`` why it does not.
+``views`` keeps the views fresh and ``booking`` books; only these two do IO.
 """

@@ -1,66 +1,91 @@
-"""Keeps a view of each pool in step with the database, plans on it, and books guarded rows.
+"""Plans on a pool's view and books guarded rows, all under the pool's lock.
 
-Everything here runs under the pool's lock. A view is brought up to date from the pool's log of
-changes, so that it also sees what the open transaction, or another placer, did; after a roll-back
-the log's token no longer matches and the view is read anew.
+The view says what is free; the database has the last word. Devices and host resources of all
+members are booked in one savepoint: all or nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from bcd.model.assignment import AssignedDevice
-from bcd.model.device import DeviceClass
 from bcd.model.errors import Unavailable
-from bcd.model.ids import AllocationId, NodeId, PoolId, ReservationId
-from bcd.model.reservation import DeviceAsk, Request, Window
-from bcd.placer.placement.search import Found, find
-from bcd.placer.placement.shape import Slot, shape_of
+from bcd.model.ids import AllocationId, NodeId, ReservationId
+from bcd.model.reservation import Window
+from bcd.placer.placement.demand import Demand, demand_of
+from bcd.placer.placement.search import Found, Where, find
+from bcd.placer.placement.shadow import Kept, beside
 from bcd.placer.placement.unschedulable import Unschedulable, explain
-from bcd.placer.placement.view import NodeFacts, NodeView, PoolView
-from bcd.store import allocations, atoms, bookings, nodes, pools
+from bcd.placer.placement.view import PoolView
+from bcd.placer.placement.views import KnownPool, Question, Views, read_node
+from bcd.store import allocations, bookings, hosts, labels, pools
 from bcd.store.allocations import Allocation, AllocationState
 from bcd.store.atoms import Atom
-from bcd.store.bookings import Interval, NewBooking
+from bcd.store.bookings import NewBooking
 from bcd.store.database import Transaction
+from bcd.store.hosts import NewHostBooking
+from bcd.store.labels import NodeLabels
 from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
 
 _ATTEMPTS = 3
-_MAX_REFUSED = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The window that was booked, and the new allocations, one for each node."""
+    """The window that was booked, and the reservation's allocations, one for each node."""
 
     window: Window
     allocations: tuple[Allocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """What a search came to, and until when it cannot come to anything else."""
+class Extended:
+    """The window as it is now, and the nodes on which it ends later."""
 
-    outcome: Unschedulable
-    holds_until_ms: int
+    window: Window
+    node_ids: tuple[NodeId, ...]
 
 
-@dataclass(slots=True)
-class _Cached:
-    """``refused`` is about the view as it is: requests that wait ask the same again and again."""
+@dataclass(frozen=True, slots=True)
+class AvailableUntil:
+    """Nothing was changed: up to this end of the window nobody is in the way."""
 
-    view: PoolView
-    atoms: dict[NodeId, tuple[Atom, ...]]
-    seq: int
-    token: str
-    refused: dict[tuple[tuple[DeviceAsk, ...], int], _Refused] = field(default_factory=dict)
+    end_ms: int
+
+
+class _LostRace(Exception):
+    """Undoes a savepoint: the database knows better than the view."""
+
+
+class _NoFit(Exception):
+    """Undoes a savepoint: nothing fits."""
+
+    def __init__(self, outcome: Unschedulable) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is to be booked for whom: the window, the booked range with the turnaround, on whom."""
+
+    reservation_id: ReservationId
+    demand: Demand
+    window: Window
+    booked: Window
+    members: tuple[tuple[NodeId, tuple[Atom, ...]], ...]
 
 
 class Placements:
     """Plans and books; one for a placer's process."""
 
     def __init__(self) -> None:
-        self._pools: dict[PoolId, _Cached] = {}
+        self._views = Views()
+
+    def view(self, tx: Transaction, held: PoolLock) -> PoolView:
+        """The pool as it is in this transaction; to be looked at only, and only within it."""
+        return self._views.fresh(tx, held).view
 
     def place(
         self,
@@ -71,182 +96,217 @@ class Placements:
         *,
         rehearse: bool = False,
     ) -> Placed | Unschedulable:
-        """Book the request on the best node, from now on or from its start if that is still ahead.
+        """Book the request on the best nodes, from now on or from its start if that is ahead.
 
-        Nodes in ``avoid`` are taken only if no others would do.
+        Nodes in ``avoid`` are taken only if no others would do, and what is kept for an older one
+        that waits not at all. Allocations are in the order of their ids, which is that of their
+        nodes' ids.
 
         What is booked is taken into the view at once. Should the transaction be rolled back, the
         log of changes gives that away, and the view is read anew; ``rehearse`` tells beforehand.
         Raises Unavailable when the database refuses what the view says is free, again and again.
         """
-        request = row.request
-        start_ms = max(held.now_ms, request.start or 0)
-        window = Window(start_ms, start_ms + request.duration_ms)
-        booked_end_ms = window.end_ms + held.pool.policy.turnaround_ms
+        ahead_ms = row.request.start if (row.request.start or 0) > held.now_ms else None
+        start_ms = ahead_ms or held.now_ms
+        window = Window(start_ms, start_ms + row.request.duration_ms)
+        demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
+        booked = _with_turnaround(held, window)
+        question = Question(demand, booked.end_ms - start_ms, ahead_ms)
+        where = Where(start_ms=start_ms, end_ms=booked.end_ms, now_ms=held.now_ms, avoid=avoid)
         for _ in range(_ATTEMPTS):
-            cached = self._refresh(tx, held)
-            known = cached.refused.get((request.devices, booked_end_ms - start_ms))
-            if known is not None and start_ms < known.holds_until_ms:
-                return known.outcome
-            found = find(cached.view, request.devices, start_ms, booked_end_ms, avoid=avoid)
-            if found is None and avoid:
-                found = find(cached.view, request.devices, start_ms, booked_end_ms)
-            if found is None:
-                return _explained(cached, request, start_ms, booked_end_ms - start_ms)
-            chosen = _chosen(cached.atoms[found.node_id], found)
-            allocation = _allocation(tx, row.id, found.node_id, window, chosen)
-            booked = (start_ms, booked_end_ms)
-            if self._book(tx, held, allocation, chosen, booked):
+            known = self._views.fresh(tx, held)
+            look = partial(self._found, tx, held, known, question, where)
+            found = beside(tx, held, known.view, row, look)
+            if isinstance(found, Unschedulable):
+                return found
+            plan = _Plan(
+                reservation_id=row.id,
+                demand=demand,
+                window=window,
+                booked=booked,
+                members=_members(known, found),
+            )
+            made = self._try(tx, held, known, plan)
+            if made is not None:
                 if not rehearse:
-                    _take_in(cached, held, allocation.node_id, chosen, booked)
-                return Placed(window, (allocation,))
-            self._pools.pop(held.pool.id, None)
-        raise Unavailable(
-            f"pool {held.pool.id} changes faster than it can be read; try again",
-            poolId=held.pool.id,
-        )
+                    _take_in(known, held, plan)
+                return Placed(window, made)
+        raise _changes_too_fast(held)
 
-    def _book(
+    def repair(
         self,
         tx: Transaction,
         held: PoolLock,
-        allocation: Allocation,
-        chosen: Sequence[Atom],
-        booked: tuple[int, int],
-    ) -> bool:
-        allocations.add(tx, allocation)
-        booking = NewBooking(
-            allocation_id=allocation.id,
-            reservation_id=allocation.reservation_id,
-            node_id=allocation.node_id,
-            atoms=tuple(chosen),
-            start_ms=booked[0],
-            end_ms=booked[1],
+        row: StoredReservation,
+        lost: Sequence[Allocation],
+    ) -> Placed | Unschedulable:
+        """Give a placed reservation's lost members other devices, for the same window.
+
+        The others keep theirs, and get no second member. A lost member's node is taken again only
+        if no other would do. Returns every live allocation, in the order of ids; the lost ones
+        have ended. Unschedulable leaves all as it was. Raises Unavailable as ``place`` does.
+        """
+        assert row.during is not None
+        gone = {allocation.id for allocation in lost}
+        kept = [a for a in allocations.live(tx, row.id) if a.id not in gone]
+        demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode).of(len(lost))
+        booked = _with_turnaround(held, row.during)
+        where = Where(
+            start_ms=booked.start_ms,
+            end_ms=booked.end_ms,
+            now_ms=held.now_ms,
+            avoid=frozenset(allocation.node_id for allocation in lost),
+            exclude=frozenset(allocation.node_id for allocation in kept),
         )
-        if not bookings.book(tx, booking):
-            allocations.set_state(tx, allocation.id, AllocationState.ENDED)
-            return False
-        pools.note_changes(tx, held, [allocation.node_id])
-        return True
-
-    def _refresh(self, tx: Transaction, held: PoolLock) -> _Cached:
-        pool_id = held.pool.id
-        # Out of the way until it is whole again: a transaction that fails while it is being
-        # brought up to date must not leave it half changed under its old number.
-        cached = self._pools.pop(pool_id, None)
-        if cached is not None and (cached.seq, cached.token) != (held.seq, held.token):
-            changed = pools.changes_since(tx, pool_id, cached.seq, cached.token)
-            cached = None if changed is None else _updated(tx, cached, changed, held.now_ms)
-        if cached is None:
-            cached = _load(tx, pool_id, held.now_ms)
-        cached.seq, cached.token = held.seq, held.token
-        self._pools[pool_id] = cached
-        return cached
-
-
-def _take_in(
-    cached: _Cached,
-    held: PoolLock,
-    node_id: NodeId,
-    chosen: Sequence[Atom],
-    booked: tuple[int, int],
-) -> None:
-    node = cached.view.nodes[node_id]
-    atom_ids = [atom.id for atom in chosen]
-    cached.view.put(node.with_booking(atom_ids, *booked))
-    cached.refused.clear()
-    cached.seq, cached.token = held.seq, held.token
-
-
-def _explained(cached: _Cached, request: Request, start_ms: int, duration_ms: int) -> Unschedulable:
-    """Why nothing fits. While nothing changes, it fits no sooner than at the nearest time."""
-    outcome = explain(cached.view, request.devices, start_ms, duration_ms)
-    holds_until_ms = start_ms + 1 if outcome.earliest_ms is None else outcome.earliest_ms
-    if len(cached.refused) >= _MAX_REFUSED:
-        cached.refused.clear()
-    cached.refused[(request.devices, duration_ms)] = _Refused(outcome, holds_until_ms)
-    return outcome
-
-
-def _load(tx: Transaction, pool_id: PoolId, now_ms: int) -> _Cached:
-    by_node: dict[NodeId, list[Atom]] = {}
-    for atom in atoms.in_pool(tx, pool_id):
-        by_node.setdefault(atom.node_id, []).append(atom)
-    live = bookings.live_in_pool(tx, pool_id, now_ms)
-    found = nodes.in_pool(tx, pool_id)
-    labels = nodes.system_labels(tx, [node.id for node in found])
-    cached = _Cached(PoolView(), {}, 0, "")
-    for node in found:
-        own = tuple(by_node.get(node.id, ()))
-        cached.atoms[node.id] = own
-        facts = _facts(node, own, labels[node.id])
-        cached.view.put(_node_view(facts, live.get(node.id, ())))
-    return cached
-
-
-def _updated(
-    tx: Transaction, cached: _Cached, changed: Mapping[NodeId, pools.Change], now_ms: int
-) -> _Cached:
-    live = bookings.live_on(tx, tuple(changed), now_ms)
-    for node_id, what in changed.items():
-        known = cached.view.nodes.get(node_id)
-        if what == "node" or known is None:
-            node = nodes.get(tx, node_id)
-            if node.removed:
-                cached.view.drop(node_id)
+        for _ in range(_ATTEMPTS):
+            known = self._views.fresh(tx, held)
+            before = [known.view.nodes[allocation.node_id] for allocation in lost]
+            try:
+                with tx.savepoint():
+                    _give_up(tx, held, known, lost)
+                    plan = self._replan(tx, known, row, demand, where)
+                    made = self._book(tx, held, plan)
+            except _NoFit as none:
+                for node in before:
+                    known.put(node)
+                return none.outcome
+            except _LostRace:
+                self._views.forget(held.pool.id)
                 continue
-            own = tuple(atoms.on_node(tx, node_id))
-            labels = nodes.system_labels(tx, [node_id])[node_id]
-            cached.atoms[node_id] = own
-            facts = _facts(node, own, labels)
-        else:
-            facts = known.facts
-        cached.view.put(_node_view(facts, live[node_id]))
-    cached.refused.clear()
-    return cached
+            pools.note_changes(tx, held, sorted({allocation.node_id for allocation in lost}))
+            _take_in(known, held, plan)
+            every = sorted((*kept, *made), key=lambda allocation: allocation.id)
+            return Placed(row.during, tuple(every))
+        raise _changes_too_fast(held)
 
+    def extend(
+        self, tx: Transaction, held: PoolLock, row: StoredReservation, new_end_ms: int
+    ) -> Extended | AvailableUntil:
+        """Let every allocation end later, devices and host resources, all or none.
 
-def _node_view(facts: NodeFacts, live: Sequence[Interval]) -> NodeView:
-    return NodeView(facts, ((i.atom_id, i.start_ms, i.end_ms) for i in live))
+        The window of the row is the caller's to change, and so are desired states.
+        """
+        assert row.during is not None
+        turnaround_ms = held.pool.policy.turnaround_ms
+        end_ms = new_end_ms + turnaround_ms
+        in_the_way = [
+            moment
+            for moment in (
+                bookings.taken_from(tx, row.id, end_ms),
+                hosts.full_from(tx, row.id, end_ms),
+            )
+            if moment is not None
+        ]
+        if in_the_way:
+            return AvailableUntil(max(min(in_the_way) - turnaround_ms, row.during.end_ms))
+        if not bookings.extend(tx, row.id, end_ms):
+            return AvailableUntil(row.during.end_ms)
+        hosts.extend(tx, row.id, end_ms)
+        allocations.set_until(tx, row.id, new_end_ms)
+        node_ids = sorted({a.node_id for a in allocations.live(tx, row.id)})
+        pools.note_changes(tx, held, node_ids)
+        return Extended(Window(row.during.start_ms, new_end_ms), tuple(node_ids))
 
+    def _found(
+        self,
+        tx: Transaction,
+        held: PoolLock,
+        known: KnownPool,
+        question: Question,
+        where: Where,
+        kept: Kept | None,
+    ) -> tuple[Found, ...] | Unschedulable:
+        """The best nodes, or why there are none.
 
-def _facts(node: nodes.Node, own: Sequence[Atom], labels: frozenset[str]) -> NodeFacts:
-    return NodeFacts(
-        id=node.id,
-        ready=node.ready,
-        reachable=node.reachable,
-        cordoned=node.cordoned,
-        trusted=node.trusted,
-        labels=labels,
-        shape=shape_of(_slots(own)),
-        bookable=sum(1 << place for place, atom in enumerate(own) if atom.bookable),
-        atom_ids=tuple(atom.id for atom in own),
-    )
+        Where labels are missing they are read again: a daemon that learnt something told its
+        gateway, and no change tells of that.
+        """
+        question = replace(question, kept=kept)
+        found = self._look(known, question, held.now_ms, where)
+        unlabelled = isinstance(found, Unschedulable) and found.rejected.get("labels")
+        if unlabelled and known.labels_read is not held and known.relabel(tx, held):
+            return self._look(known, question, held.now_ms, where)
+        return found
 
+    @staticmethod
+    def _look(
+        known: KnownPool, question: Question, now_ms: int, where: Where
+    ) -> tuple[Found, ...] | Unschedulable:
+        refused = known.refusal(question, now_ms)
+        if refused is not None:
+            return refused
+        found = find(known.view, question.demand, where)
+        if found is not None:
+            return found
+        outcome = explain(known.view, question.demand, where.start_ms, question.duration_ms)
+        known.refuse(question, now_ms, outcome)
+        return outcome
 
-def _slots(own: Sequence[Atom]) -> tuple[Slot, ...]:
-    # By first appearance, so that equal hosts get equal shapes.
-    gpus = {gpu_id: i for i, gpu_id in enumerate(dict.fromkeys(a.gpu_id for a in own))}
-    return tuple(
-        Slot(
-            device_class=atom.device_class,
-            model=atom.model,
-            profile=atom.profile,
-            numa=atom.numa_node,
-            gpu=gpus[atom.gpu_id],
-            links=sum(1 << place for place, other in enumerate(own) if _linked(atom, other)),
+    def _replan(
+        self,
+        tx: Transaction,
+        known: KnownPool,
+        row: StoredReservation,
+        demand: Demand,
+        where: Where,
+    ) -> _Plan:
+        """Where the lost members go; raises _NoFit or _LostRace."""
+        found = find(known.view, demand, where)
+        if found is None:
+            duration_ms = where.end_ms - where.start_ms
+            raise _NoFit(explain(known.view, demand, where.start_ms, duration_ms, where.exclude))
+        assert row.during is not None
+        plan = _Plan(
+            reservation_id=row.id,
+            demand=demand,
+            window=row.during,
+            booked=Window(where.start_ms, where.end_ms),
+            members=_members(known, found),
         )
-        for atom in own
-    )
+        if not _still_able(tx, plan):
+            raise _LostRace
+        return plan
+
+    def _try(
+        self, tx: Transaction, held: PoolLock, known: KnownPool, plan: _Plan
+    ) -> tuple[Allocation, ...] | None:
+        """Book a plan; None when it was lost, and the next one will be made on a better view."""
+        if not _still_able(tx, plan):
+            known.relabel(tx, held)
+            return None
+        try:
+            with tx.savepoint():
+                return self._book(tx, held, plan)
+        except _LostRace:
+            self._views.forget(held.pool.id)
+            return None
+
+    def _book(self, tx: Transaction, held: PoolLock, plan: _Plan) -> tuple[Allocation, ...]:
+        """Write every member's rows; raises _LostRace where the database refuses one."""
+        made = _allocations(tx, plan)
+        for allocation in made:
+            allocations.add(tx, allocation)
+        parts = list(zip(made, plan.members, strict=True))
+        if not bookings.book(
+            tx, *(_booking(allocation, chosen, plan) for allocation, (_, chosen) in parts)
+        ):
+            raise _LostRace
+        if plan.demand.resources:
+            for allocation in made:
+                if not hosts.book(tx, _host_booking(allocation, plan)):
+                    raise _LostRace
+        pools.note_changes(tx, held, [node_id for node_id, _ in plan.members])
+        return made
 
 
-def _linked(one: Atom, other: Atom) -> bool:
-    """Whether two whole GPUs see each other by NVLink, directly or through one switch fabric."""
-    if one is other or {one.device_class, other.device_class} != {DeviceClass.GPU}:
-        return False
-    if one.nvlink_domain and one.nvlink_domain == other.nvlink_domain:
-        return True
-    return other.uuid in one.nvlink_peers and one.uuid in other.nvlink_peers
+def _with_turnaround(held: PoolLock, window: Window) -> Window:
+    return Window(window.start_ms, window.end_ms + held.pool.policy.turnaround_ms)
+
+
+def _members(
+    known: KnownPool, found: Sequence[Found]
+) -> tuple[tuple[NodeId, tuple[Atom, ...]], ...]:
+    return tuple((one.node_id, _chosen(known.atoms[one.node_id], one)) for one in found)
 
 
 def _chosen(own: Sequence[Atom], found: Found) -> tuple[Atom, ...]:
@@ -254,18 +314,78 @@ def _chosen(own: Sequence[Atom], found: Found) -> tuple[Atom, ...]:
     return tuple(by_id[atom_id] for ids in found.atom_ids for atom_id in ids)
 
 
-def _allocation(
-    tx: Transaction,
-    reservation_id: ReservationId,
-    node_id: NodeId,
-    window: Window,
-    chosen: Sequence[Atom],
-) -> Allocation:
-    return Allocation(
-        id=AllocationId(tx.new_id("alloc")),
-        reservation_id=reservation_id,
-        node_id=node_id,
-        state=AllocationState.BOOKED,
-        until_ms=window.end_ms,
-        devices=tuple(AssignedDevice(atom.uuid, atom.device_class) for atom in chosen),
+def _still_able(tx: Transaction, plan: _Plan) -> bool:
+    """Whether every node has the labels that the plan counts on, as committed by now.
+
+    Gateways write them without the pool's lock: a daemon may have been replaced by an older one.
+    """
+    if not plan.demand.labels:
+        return True
+    found = labels.on_nodes(tx, [node_id for node_id, _ in plan.members])
+    none = NodeLabels()
+    return all(plan.demand.labels <= found.get(node_id, none).system for node_id, _ in plan.members)
+
+
+def _give_up(tx: Transaction, held: PoolLock, known: KnownPool, lost: Sequence[Allocation]) -> None:
+    """End allocations whose window is still to come, and free what they have booked."""
+    for allocation in lost:
+        allocations.set_state(tx, allocation.id, AllocationState.ENDED)
+        bookings.drop(tx, allocation.id, allocation.reservation_id)
+        hosts.drop(tx, allocation.id, allocation.reservation_id)
+    for node_id in {allocation.node_id for allocation in lost}:
+        facts = known.view.nodes[node_id].facts
+        known.put(read_node(tx, facts, held.now_ms))
+
+
+def _allocations(tx: Transaction, plan: _Plan) -> tuple[Allocation, ...]:
+    """New allocations in the order of their ids and of the plan's members."""
+    ids = sorted(tx.new_id("alloc") for _ in plan.members)
+    return tuple(
+        Allocation(
+            id=AllocationId(id_),
+            reservation_id=plan.reservation_id,
+            node_id=node_id,
+            state=AllocationState.BOOKED,
+            until_ms=plan.window.end_ms,
+            devices=tuple(AssignedDevice(atom.uuid, atom.device_class) for atom in chosen),
+        )
+        for id_, (node_id, chosen) in zip(ids, plan.members, strict=True)
+    )
+
+
+def _booking(allocation: Allocation, chosen: tuple[Atom, ...], plan: _Plan) -> NewBooking:
+    return NewBooking(
+        allocation_id=allocation.id,
+        reservation_id=allocation.reservation_id,
+        node_id=allocation.node_id,
+        atoms=chosen,
+        start_ms=plan.booked.start_ms,
+        end_ms=plan.booked.end_ms,
+    )
+
+
+def _host_booking(allocation: Allocation, plan: _Plan) -> NewHostBooking:
+    return NewHostBooking(
+        allocation_id=allocation.id,
+        reservation_id=allocation.reservation_id,
+        node_id=allocation.node_id,
+        start_ms=plan.booked.start_ms,
+        end_ms=plan.booked.end_ms,
+        resources=plan.demand.resources,
+    )
+
+
+def _take_in(known: KnownPool, held: PoolLock, plan: _Plan) -> None:
+    for node_id, chosen in plan.members:
+        node = known.view.nodes[node_id]
+        atom_ids = [atom.id for atom in chosen]
+        booked = (plan.booked.start_ms, plan.booked.end_ms)
+        known.put(node.with_booking(atom_ids, plan.demand.resources, *booked))
+    known.seq, known.token = held.seq, held.token
+
+
+def _changes_too_fast(held: PoolLock) -> Unavailable:
+    return Unavailable(
+        f"pool {held.pool.id} changes faster than it can be read; try again",
+        poolId=held.pool.id,
     )

@@ -1,9 +1,10 @@
 """Picks devices on one node: what satisfies every entry and breaks the least. Pure.
 
-"Breaking" a set (an NVLink clique, a NUMA node, a physical GPU's instances) means taking a part
-of one that was whole: a set that is already broken, or is taken whole, costs nothing. A set counts
-by its pairs, so that a large one is kept whole rather than two small ones. Results are remembered
-by shape and free mask, which thousands of nodes share.
+"Breaking" a set (an NVLink clique, the devices of one class on a NUMA node or a physical GPU)
+means taking a part of one that was whole: a set that is already broken, or is taken whole, costs
+nothing. So shares go to GPUs that are shared already. A set counts by its pairs, so that a large
+one is kept whole rather than two small ones. Results are remembered by shape and free mask, which
+thousands of nodes share.
 """
 
 import itertools
@@ -19,6 +20,7 @@ from bcd.placer.placement.shape import Shape, bits
 _MAX_TRIES = 2_000
 # An 8-GPU node has at most 70 ways to choose for one entry, and 2,520 for four of two.
 _MAX_WAYS = 5_000
+_MAX_KNOWN = 16_384
 _STRICTNESS = {Topology.NVLINK_ALL: 0, Topology.SAME_NUMA: 1, Topology.ANY: 2}
 
 _Picked = dict[int, int]
@@ -37,7 +39,31 @@ class Choice:
     leftover: int
 
 
-@lru_cache(maxsize=65536)
+class Chooser:
+    """The best choices for the same entries, each worked out once: comparing entries costs time."""
+
+    def __init__(self, asks: tuple[DeviceAsk, ...]) -> None:
+        self._asks = asks
+        self._known: dict[tuple[Shape, int, int], Choice | None] = {}
+
+    def best(self, shape: Shape, bookable: int, free: int) -> Choice | None:
+        """See ``choose``."""
+        key = (shape, bookable, free)
+        try:
+            return self._known[key]
+        except KeyError:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            choice = self._known[key] = choose(shape, bookable, free, self._asks)
+            return choice
+
+
+@lru_cache(maxsize=256)
+def chooser(asks: tuple[DeviceAsk, ...]) -> Chooser:
+    """What remembers the choices for these entries."""
+    return Chooser(asks)
+
+
 def choose(shape: Shape, bookable: int, free: int, asks: tuple[DeviceAsk, ...]) -> Choice | None:
     """The best choice of free atoms for all entries at once, or None when there is none.
 
@@ -55,7 +81,7 @@ def choose(shape: Shape, bookable: int, free: int, asks: tuple[DeviceAsk, ...]) 
     return Choice(
         tuple(picked[position] for position in range(len(asks))),
         search.broken_by(taken),
-        (free & wanted & ~taken).bit_count(),
+        (free & wanted & ~shape.consumed(taken)).bit_count(),
     )
 
 
@@ -95,14 +121,15 @@ class _Search:
 
     def broken_by(self, taken: int) -> int:
         """Pairs of the sets that were wholly free and are left in part."""
+        gone = self._shape.consumed(taken)
         return sum(
-            math.comb(mask.bit_count(), 2) for mask in self._whole if mask & taken and mask & ~taken
+            math.comb(mask.bit_count(), 2) for mask in self._whole if mask & gone and mask & ~gone
         )
 
     def _cost(self, picked: _Picked) -> tuple[int, int, list[int]]:
         """What breaks, then what stays together of what was broken before, then by position."""
         taken = sum(picked.values())
-        rest = self._free & ~taken
+        rest = self._free & ~self._shape.consumed(taken)
         together = sum(math.comb((mask & rest).bit_count(), 2) for mask in self._sets)
         return (self.broken_by(taken), -together, [picked[i] for i in range(len(self._asks))])
 
@@ -110,13 +137,17 @@ class _Search:
         return self._free & self._shape.matching(ask)
 
     def _ways(self) -> int:
-        """How many there are at most; entries that match the same devices share them."""
+        """How many there are at most; entries that match the same devices share them.
+
+        Twins count once: of shares of one GPU only how many are taken matters.
+        """
         ways = 1
         left: dict[int, int] = {}
         for ask in self._asks:
             matching = self._matching(ask)
             among = left.get(matching, matching.bit_count())
-            ways *= math.comb(among, ask.count)
+            kinds = sum(1 for twins in self._shape.twins if twins & matching)
+            ways *= min(math.comb(among, ask.count), math.comb(kinds + ask.count - 1, ask.count))
             left[matching] = among - ask.count
         return ways
 
@@ -127,8 +158,8 @@ class _Search:
         ask = self._asks[order[0]]
         seen = set()
         for group in _groups(self._shape, free, ask):
-            for chosen in itertools.combinations(bits(group), ask.count):
-                mask = sum(1 << position for position in chosen)
+            parts = [twins & group for twins in self._shape.twins if twins & group]
+            for mask in _combinations(parts, ask.count):
                 if mask not in seen:
                     seen.add(mask)
                     for rest in self._every(self._without(free, mask), order[1:]):
@@ -162,10 +193,7 @@ class _Search:
 
     def _without(self, free: int, mask: int) -> int:
         """What is free once these are taken: a GPU taken in one mode is so in no other."""
-        left = free & ~mask
-        for position in bits(mask):
-            left &= ~self._shape.rival_masks[position]
-        return left
+        return free & ~self._shape.consumed(mask)
 
     def _tightest(self, free: int, group: int, ask: DeviceAsk) -> int:
         """``count`` atoms of a group: from the fewest, tightest and already broken parts of it."""
@@ -183,6 +211,20 @@ def _groups(shape: Shape, free: int, ask: DeviceAsk) -> Sequence[int]:
     if ask.count == 1:
         return (matching,) if matching else ()  # one device lies well to itself
     return shape.groups(matching, ask.topology)
+
+
+def _combinations(parts: Sequence[int], count: int) -> Iterator[int]:
+    """Every way to take so many of these atoms; of each part the first ones."""
+    if len(parts) == sum(part.bit_count() for part in parts):
+        for chosen in itertools.combinations(parts, count):
+            yield sum(chosen)
+        return
+    first, rest = parts[0], parts[1:]
+    others = sum(part.bit_count() for part in rest)
+    for number in range(max(0, count - others), min(count, first.bit_count()) + 1):
+        mine = sum(1 << position for position in itertools.islice(bits(first), number))
+        for more in _combinations(rest, count - number):
+            yield mine | more
 
 
 def _packed(shape: Shape, bookable: int, free: int, group: int, count: int) -> int:
@@ -215,7 +257,12 @@ def _from_parts(parts: Sequence[int], bookable: int, free: int, group: int, coun
 
 @lru_cache(maxsize=4096)
 def _sets_of(shape: Shape, bookable: int) -> tuple[int, ...]:
-    """What should stay whole: cliques, NUMA nodes and GPUs with at least two atoms, each once."""
+    """What should stay whole: cliques, and of each NUMA node and GPU the devices of one class.
+
+    Those with at least two atoms, each once.
+    """
     sets = {*shape.cliques_within(bookable)}
-    sets.update(mask & bookable for mask in (*shape.numa_masks, *shape.gpu_masks))
+    for device_class in {slot.device_class for slot in shape.slots}:
+        own = bookable & shape.of_class(device_class)
+        sets.update(mask & own for mask in (*shape.numa_masks, *shape.gpu_masks))
     return tuple(sorted(mask for mask in sets if mask.bit_count() > 1))

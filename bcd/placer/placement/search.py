@@ -1,74 +1,133 @@
-"""Finds the best node for a request: breaks least, fits tightest, then first by id. Pure."""
+"""Finds the best nodes for a demand: break least, fit tightest, then first by id. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from bcd.model.ids import NodeId
-from bcd.model.reservation import DeviceAsk
-from bcd.placer.placement.choose import Choice, choose
-from bcd.placer.placement.view import FOREVER, Group, NodeView, PoolView
+from bcd.placer.placement.choose import Choice, chooser
+from bcd.placer.placement.demand import Demand
+from bcd.placer.placement.gang import Candidate, best_gang
+from bcd.placer.placement.node import NodeView
+from bcd.placer.placement.planes import Alike
+from bcd.placer.placement.view import PoolView
+
+# Of nodes that are equal but for their calendars, the tightest of so many is taken.
+_COMPARED = 32
+_NONE: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a request fits: the node, and for each entry the ids of the chosen atoms."""
+    """Where one member fits: the node, and for each entry the ids of the chosen atoms."""
 
     node_id: NodeId
     atom_ids: tuple[tuple[int, ...], ...]
 
 
-_Score = tuple[int, int, int, NodeId]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """When, and which nodes: never those in ``exclude``, those in ``avoid`` only if need be.
+
+    Idle time before the window is counted from ``now_ms`` on.
+    """
+
+    start_ms: int
+    end_ms: int
+    now_ms: int = 0
+    avoid: frozenset[NodeId] = _NONE
+    exclude: frozenset[NodeId] = _NONE
 
 
-def find(
-    view: PoolView,
-    asks: tuple[DeviceAsk, ...],
-    start_ms: int,
-    end_ms: int,
-    *,
-    avoid: frozenset[NodeId] = frozenset(),
-) -> Found | None:
-    """The best schedulable node outside ``avoid`` for the window, or None."""
-    best: tuple[_Score, Choice] | None = None
-    for group in view.groups:
-        for score, choice in _scored(view, group, asks, start_ms, end_ms, avoid):
-            if best is None or score < best[0]:
-                best = (score, choice)
-    if best is None:
+def find(view: PoolView, demand: Demand, where: Where) -> tuple[Found, ...] | None:
+    """The best distinct nodes for the whole window, by node id; None unless all members fit."""
+    gang = best_gang(_ranked(view, demand, where), demand.gang_size)
+    if gang is None:
         return None
-    node = view.nodes[best[0][3]]
-    return Found(node.facts.id, tuple(_ids(node, mask) for mask in best[1].masks))
+    members = sorted(gang, key=lambda candidate: candidate.node.facts.id)
+    return tuple(_found(member.node, member.choice) for member in members)
 
 
-def _scored(
-    view: PoolView,
-    group: Group,
-    asks: tuple[DeviceAsk, ...],
-    start_ms: int,
-    end_ms: int,
-    avoid: frozenset[NodeId],
-) -> Iterator[tuple[_Score, Choice]]:
-    apart = view.apart(group, start_ms, end_ms)
-    for node_id in apart:
-        if node_id not in avoid:
-            yield from _scored_node(view.nodes[node_id], asks, start_ms, end_ms)
-    out = avoid.union(apart)
-    first = next((node_id for node_id in group.ids if node_id not in out), None)
-    if first is not None:
-        choice = choose(group.shape, group.bookable, group.free, asks)
+def count_fitting(view: PoolView, demand: Demand, where: Where, most: int) -> int:
+    """How many nodes could take a member; stops counting at ``most``."""
+    found = 0
+    for alike, _ in _choices(view, demand, where):
+        if demand.resources or where.exclude:
+            found += sum(1 for _ in islice(_able(view, demand, where, alike), most - found))
+        else:
+            found += alike.nodes.bit_count()
+        if found >= most:
+            return most
+    return found
+
+
+def fitting_ids(view: PoolView, demand: Demand, where: Where) -> Iterator[NodeId]:
+    """The nodes that could take a member, in no order."""
+    for alike, _ in _choices(view, demand, where):
+        for node in _able(view, demand, where, alike):
+            yield node.facts.id
+
+
+def _choices(view: PoolView, demand: Demand, where: Where) -> Iterator[tuple[Alike, Choice]]:
+    choices = chooser(demand.devices)
+    for alike in view.alike(demand.labels, where.start_ms, where.end_ms):
+        choice = choices.best(alike.kind.shape, alike.bookable, alike.free)
         if choice is not None:
-            yield (choice.broken, choice.leftover, FOREVER, first), choice
+            yield alike, choice
 
 
-def _scored_node(
-    node: NodeView, asks: tuple[DeviceAsk, ...], start_ms: int, end_ms: int
-) -> Iterable[tuple[_Score, Choice]]:
-    facts = node.facts
-    choice = choose(facts.shape, facts.bookable, node.free(start_ms, end_ms), asks)
-    if choice is None:
-        return ()
-    gap = node.gap_after(sum(choice.masks), end_ms)
-    return (((choice.broken, choice.leftover, gap, facts.id), choice),)
+def _able(view: PoolView, demand: Demand, where: Where, alike: Alike) -> Iterator[NodeView]:
+    """The nodes among these that are not excluded and give the host resources."""
+    for node_id in alike.node_ids():
+        node = view.nodes[node_id]
+        if node_id not in where.exclude and _can_give(node, demand, where):
+            yield node
+
+
+def _can_give(node: NodeView, demand: Demand, where: Where) -> bool:
+    return not node.lacks(demand.resources, where.start_ms, where.end_ms)
+
+
+def _ranked(view: PoolView, demand: Demand, where: Where) -> Iterator[Candidate]:
+    """Every node that can take a member, the best first."""
+    levels: defaultdict[tuple[int, int], list[tuple[Alike, Choice]]] = defaultdict(list)
+    for alike, choice in _choices(view, demand, where):
+        levels[(choice.broken, choice.leftover)].append((alike, choice))
+    order = sorted(levels)
+    for avoided in (False, True) if where.avoid else (False,):
+        for level in order:
+            yield from _level(view, demand, where, levels[level], avoided=avoided)
+
+
+def _level(
+    view: PoolView,
+    demand: Demand,
+    where: Where,
+    level: Iterable[tuple[Alike, Choice]],
+    *,
+    avoided: bool,
+) -> Iterator[Candidate]:
+    """Nodes that break and leave the same, those with the tightest calendars first."""
+    candidates = (
+        _candidate(node, choice, where, avoided=avoided)
+        for alike, choice in level
+        for node in _able(view, demand, where, alike)
+        if (node.facts.id in where.avoid) == avoided
+    )
+    while compared := list(islice(candidates, _COMPARED)):
+        yield from sorted(compared, key=lambda candidate: candidate.score)
+
+
+def _candidate(node: NodeView, choice: Choice, where: Where, *, avoided: bool) -> Candidate:
+    mask = sum(choice.masks)
+    idle_ms = node.idle(mask, where.start_ms, where.end_ms, where.now_ms)
+    score = (avoided, choice.broken, choice.leftover, idle_ms, node.facts.id)
+    return Candidate(node, choice, score)
+
+
+def _found(node: NodeView, choice: Choice) -> Found:
+    return Found(node.facts.id, tuple(_ids(node, mask) for mask in choice.masks))
 
 
 def _ids(node: NodeView, mask: int) -> tuple[int, ...]:

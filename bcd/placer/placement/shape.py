@@ -30,22 +30,38 @@ class Slot:
     links: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shape:
     """A node's atoms; made by ``shape_of`` only, so that equal shapes are one object.
 
-    ``numa_masks`` and ``gpu_masks`` have one mask for each NUMA node and physical GPU;
-    ``rival_masks`` gives for each atom those that take the same GPU in another mode.
+    ``mixed`` is whether some GPU can be taken in more than one mode; ``rival_masks`` gives for
+    each atom those that take its GPU in another one. ``numa_masks`` and ``gpu_masks`` have one
+    mask for each NUMA node and physical GPU. ``twins`` are sets of shares of one GPU that differ
+    in nothing: which of them is taken does not matter.
     """
 
     slots: tuple[Slot, ...]
+    mixed: bool
     numa_masks: tuple[int, ...]
     gpu_masks: tuple[int, ...]
     rival_masks: tuple[int, ...]
+    twins: tuple[int, ...]
 
     def matching(self, ask: DeviceAsk) -> int:
         """The atoms that are of the asked class, model and profile."""
         return _matching(self, ask.device_class, ask.model, ask.profile)
+
+    def of_class(self, device_class: DeviceClass) -> int:
+        """The atoms of one class."""
+        return _matching(self, device_class, "", "")
+
+    def consumed(self, taken: int) -> int:
+        """These atoms and their rivals: a GPU taken in one mode is so in no other."""
+        gone = taken
+        if self.mixed:
+            for position in bits(taken):
+                gone |= self.rival_masks[position]
+        return gone
 
     def cliques_within(self, mask: int) -> tuple[int, ...]:
         """Maximal sets within ``mask`` of which every pair is linked."""
@@ -68,15 +84,27 @@ def shape_of(slots: tuple[Slot, ...]) -> Shape:
     numas = sorted({slot.numa for slot in slots if slot.numa is not None})
     gpus = sorted({slot.gpu for slot in slots})
     gpu_masks = {gpu: _mask(slot.gpu == gpu for slot in slots) for gpu in gpus}
-    return Shape(
-        slots,
-        tuple(_mask(slot.numa == numa for slot in slots) for numa in numas),
-        tuple(gpu_masks[gpu] for gpu in gpus),
-        tuple(
-            gpu_masks[slot.gpu] & _mask(o.device_class != slot.device_class for o in slots)
-            for slot in slots
-        ),
+    rivals = tuple(
+        gpu_masks[slot.gpu] & _mask(o.device_class != slot.device_class for o in slots)
+        for slot in slots
     )
+    return Shape(
+        slots=slots,
+        mixed=any(rivals),
+        numa_masks=tuple(_mask(slot.numa == numa for slot in slots) for numa in numas),
+        gpu_masks=tuple(gpu_masks[gpu] for gpu in gpus),
+        rival_masks=rivals,
+        twins=_twins(slots),
+    )
+
+
+def _twins(slots: tuple[Slot, ...]) -> tuple[int, ...]:
+    found: dict[object, int] = {}
+    for position, slot in enumerate(slots):
+        alone = slot.device_class is DeviceClass.GPU
+        key = position if alone else slot
+        found[key] = found.get(key, 0) | 1 << position
+    return tuple(found.values())
 
 
 def _mask(flags: Iterable[bool]) -> int:

@@ -2,86 +2,193 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
-from bcd.model.reservation import DeviceAsk, Topology
-from bcd.placer.placement.choose import choose
+from bcd.model.ids import NodeId
+from bcd.model.reservation import DeviceAsk, Resources, Topology
+from bcd.placer.placement.choose import chooser
+from bcd.placer.placement.demand import Demand
+from bcd.placer.placement.earliest import earliest
+from bcd.placer.placement.node import NodeView
+from bcd.placer.placement.planes import Alike
 from bcd.placer.placement.shape import Shape
-from bcd.placer.placement.view import NodeFacts, NodeView, PoolView
+from bcd.placer.placement.timeline import amounts_of
+from bcd.placer.placement.view import PoolView
 
 FILTERS = ("state", "trust", "labels", "model", "topology", "devices", "resources")
-_MAX_LOOKS = 4_000
 _MAX_KINDS = 8
+_NONE: frozenset[NodeId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unschedulable:
-    """No node fits now: how many nodes each filter rejected, and the nearest time that would do.
+    """It fits nowhere now: how many nodes each filter rejected, and the nearest time that would do.
 
     ``earliest_ms`` is None when none of the bookings known now has to end first, or too many
-    would have to be looked at. ``shortage`` says what no node has enough of at all.
+    would have to be looked at. ``nearest`` has words for some filters, on what was missing or how
+    near the nearest node came; ``shortage`` says what no node has enough of at all. ``fitting``
+    nodes would do, of the ``wanted`` ones of a gang.
     """
 
     rejected: Mapping[str, int]
     earliest_ms: int | None
     shortage: str = ""
+    nearest: Mapping[str, str] = field(default_factory=dict)
+    fitting: int = 0
+    wanted: int = 1
 
     @property
     def sentence(self) -> str:
         """For people: what was looked at, and what to do."""
-        total = sum(self.rejected.values())
+        total = sum(self.rejected.values()) + self.fitting
         if not total:
             return "the pool has no nodes; add one, or use another pool"
         parts = [
-            f"{name} rejected {self.rejected[name]}" for name in FILTERS if self.rejected.get(name)
+            f"{name} rejected {self.rejected[name]}{self._remark(name)}"
+            for name in FILTERS
+            if self.rejected.get(name)
         ]
-        return f"none of {total} nodes fits: {', '.join(parts)}{self.shortage}"
+        if self.wanted == 1:
+            return f"none of {total} nodes fits: {', '.join(parts)}{self.shortage}"
+        fit = f"{self.fitting or 'none'} of {total} nodes {'fit' if self.fitting > 1 else 'fits'}"
+        why = f": {', '.join(parts)}" if parts else ""
+        return f"{fit}, the gang needs {self.wanted}{why}{self.shortage}"
+
+    def _remark(self, name: str) -> str:
+        return f" ({self.nearest[name]})" if name in self.nearest else ""
 
 
 def explain(
-    view: PoolView, asks: tuple[DeviceAsk, ...], start_ms: int, duration_ms: int
+    view: PoolView,
+    demand: Demand,
+    start_ms: int,
+    duration_ms: int,
+    exclude: frozenset[NodeId] = _NONE,
 ) -> Unschedulable:
-    """Count each node under the first filter that rejects it, and look for the nearest fit."""
-    end_ms = start_ms + duration_ms
-    question = _Question(asks)
-    rejected: Counter[str] = Counter()
-    hopeful: list[NodeView] = []
-    for node in view.nodes.values():
-        reason = _rejection(node, question, start_ms, end_ms)
-        rejected[reason] += 1
-        if reason in ("devices", "topology") and node.taken:
-            hopeful.append(node)
-    earliest_ms = _earliest(hopeful, question, start_ms, duration_ms)
-    return Unschedulable(rejected, earliest_ms, _shortage(view, asks))
+    """Count each node under the first filter that rejects it, and look for the nearest fit.
 
-
-class _Question:
-    """Whether a node's free devices would do, with the topology asked for and with any.
-
-    Nodes are alike and the entries cost time to compare, so that answers are kept by node alone.
+    Nodes in ``exclude`` are out of the question and not counted.
     """
+    count = _Count(view, demand, (start_ms, start_ms + duration_ms), exclude)
+    for node in view.nodes.values():
+        if not node.facts.schedulable and node.facts.id not in exclude:
+            count.rejected["state" if node.facts.trusted else "trust"] += 1
+    for alike in view.alike(_NO_LABELS, start_ms, start_ms + duration_ms):
+        count.take(alike)
+    shortage = _shortage(view, demand.devices)
+    return Unschedulable(
+        rejected=count.rejected,
+        earliest_ms=earliest(view, demand, start_ms, duration_ms, exclude),
+        shortage=shortage,
+        nearest=count.nearest(with_devices=not shortage),
+        fitting=count.fitting,
+        wanted=demand.gang_size,
+    )
 
-    def __init__(self, asks: tuple[DeviceAsk, ...]) -> None:
-        self._asks = asks
-        self._loose = tuple(msgspec.structs.replace(a, topology=Topology.ANY) for a in asks)
-        self._known: dict[tuple[Shape, int, int, bool], bool] = {}
-        self._models: dict[Shape, bool] = {}
 
-    def knows_model(self, shape: Shape) -> bool:
-        """Whether the shape has a device for every entry, free or not."""
-        if shape not in self._models:
-            self._models[shape] = all(shape.matching(ask) for ask in self._asks)
-        return self._models[shape]
+_NO_LABELS: frozenset[str] = frozenset()
 
-    def fits(self, facts: NodeFacts, free: int, *, loose: bool = False) -> bool:
-        """Whether these free devices of the node serve every entry."""
-        key = (facts.shape, facts.bookable, free, loose)
-        if key not in self._known:
-            asks = self._loose if loose else self._asks
-            self._known[key] = choose(facts.shape, facts.bookable, free, asks) is not None
-        return self._known[key]
+
+class _Count:
+    """Nodes by the filter that rejects them, and how near the nearest of them came."""
+
+    def __init__(
+        self,
+        view: PoolView,
+        demand: Demand,
+        window: tuple[int, int],
+        exclude: frozenset[NodeId],
+    ) -> None:
+        self._view = view
+        self._demand = demand
+        self._window = window
+        self._exclude = exclude
+        self._strict = chooser(demand.devices)
+        self._loose = chooser(
+            tuple(msgspec.structs.replace(a, topology=Topology.ANY) for a in demand.devices)
+        )
+        self._wanted = sum(ask.count for ask in demand.devices)
+        self._most_devices = -1
+        self._most_resources: tuple[float, str] = (-1.0, "")
+        self.rejected: Counter[str] = Counter()
+        self.fitting = 0
+
+    def take(self, alike: Alike) -> None:
+        """Count nodes that have the same devices free."""
+        nodes = [node_id for node_id in alike.node_ids() if node_id not in self._exclude]
+        if not nodes:
+            return
+        reason = self._rejection(alike)
+        if reason:
+            self.rejected[reason] += len(nodes)
+            if reason == "devices":
+                self._most_devices = max(self._most_devices, self._usable(alike))
+            return
+        for node_id in nodes:
+            self._take_host(self._view.nodes[node_id])
+
+    def _rejection(self, alike: Alike) -> str:
+        shape, bookable = alike.kind.shape, alike.bookable
+        if not self._demand.labels <= alike.kind.labels:
+            return "labels"
+        if not all(shape.matching(ask) for ask in self._demand.devices):
+            return "model"
+        if self._strict.best(shape, bookable, alike.free) is not None:
+            return ""
+        if self._loose.best(shape, bookable, bookable) is None:
+            return "devices"  # too few, or some are unhealthy, gone, or shared in another mode
+        if self._strict.best(shape, bookable, bookable) is None:
+            return "topology"
+        if self._loose.best(shape, bookable, alike.free) is not None:
+            return "topology"
+        return "devices"
+
+    def _usable(self, alike: Alike) -> int:
+        """How many of the devices asked for are free there."""
+        free = alike.free
+        return sum(
+            min(ask.count, (free & alike.kind.shape.matching(ask)).bit_count())
+            for ask in self._demand.devices
+        )
+
+    def _take_host(self, node: NodeView) -> None:
+        lacks = node.lacks(self._demand.resources, *self._window)
+        if not lacks:
+            self.fitting += 1
+            return
+        self.rejected["resources"] += 1
+        asked = _named(self._demand.resources)
+        left, name = min((lacks[name] / asked[name], name) for name in lacks)
+        if left > self._most_resources[0]:
+            text = f"the closest has {lacks[name]} of {asked[name]} {name}"
+            self._most_resources = (left, text)
+
+    def nearest(self, *, with_devices: bool) -> Mapping[str, str]:
+        """Words on the filters that rejected something."""
+        words = {}
+        if self.rejected["labels"]:
+            words["labels"] = "".join(f"needs label {key}=*" for key in self._missing())
+        if with_devices and 0 <= self._most_devices < self._wanted:
+            words["devices"] = f"the closest has {self._most_devices} of {self._wanted} free"
+        if self.rejected["resources"]:
+            words["resources"] = self._most_resources[1]
+        return words
+
+    def _missing(self) -> Sequence[str]:
+        """The first label of those asked for that some node lacks."""
+        schedulable = [n.facts.labels for n in self._view.nodes.values() if n.facts.schedulable]
+        lacking = (
+            key
+            for key in sorted(self._demand.labels)
+            if any(key not in labels for labels in schedulable)
+        )
+        return tuple(lacking)[:1]
+
+
+def _named(resources: Resources) -> Mapping[str, int]:
+    return dict(zip(("vcpu", "memoryGiB", "hugepages1Gi"), amounts_of(resources), strict=True))
 
 
 def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
@@ -106,44 +213,3 @@ def _instead(shapes: Iterable[Shape], ask: DeviceAsk) -> str:
         return f", and none of class {ask.device_class}"
     more = f" and {len(kinds) - _MAX_KINDS} more" if len(kinds) > _MAX_KINDS else ""
     return f"; there are: {', '.join(kinds[:_MAX_KINDS])}{more}"
-
-
-def _rejection(node: NodeView, question: _Question, start_ms: int, end_ms: int) -> str:
-    facts = node.facts
-    if not facts.trusted:
-        return "trust"
-    if not facts.schedulable:
-        return "state"
-    if not question.knows_model(facts.shape):
-        return "model"
-    if not question.fits(facts, facts.bookable, loose=True):
-        return "devices"  # too few, or some are unhealthy, gone, or shared in another mode
-    if not question.fits(facts, facts.bookable):
-        return "topology"
-    if question.fits(facts, node.free(start_ms, end_ms), loose=True):
-        return "topology"
-    return "devices"
-
-
-def _earliest(
-    nodes: list[NodeView], question: _Question, start_ms: int, duration_ms: int
-) -> int | None:
-    """The nearest end of a booking from which some node fits for the whole duration.
-
-    A view may still know bookings that are over; their ends lie behind ``start_ms``.
-    """
-    best: int | None = None
-    looks = 0
-    for node in sorted(nodes, key=lambda node: node.first_end):
-        if best is not None and node.first_end >= best:
-            break
-        for moment in node.ends():
-            if moment <= start_ms:
-                continue
-            looks += 1
-            if looks > _MAX_LOOKS or (best is not None and moment >= best):
-                break
-            if question.fits(node.facts, node.free(moment, moment + duration_ms)):
-                best = moment
-                break
-    return best

@@ -174,6 +174,7 @@ FAULTS: list[tuple[str, Level, Fault, str]] = [
     ("enabled", Level.FAILED, unit(UnitFileState="disabled"), "systemctl enable bcd"),
     ("watchdog", Level.WARNING, unit(WatchdogUSec="infinity"), "systemctl edit"),
     ("order", Level.FAILED, unit(Before="shutdown.target"), "Before=slurmd.service"),
+    ("order", Level.FAILED, unit(Before="slurmd.service podman.socket"), "take podman.socket out"),
     ("gateway", Level.FAILED, gateway_away, "firewall"),
     ("session", Level.FAILED, lambda h: h.told(connected=False, problem="no"), "bcd status"),
     ("driver", Level.FAILED, lambda h: h.remove("proc/driver/nvidia/version"), "modprobe nvidia"),
@@ -427,6 +428,10 @@ def test_what_must_start_later_is_what_the_unit_says() -> None:
     unit = (Path(__file__).parents[3] / "systemd/bcd.service").read_text()
     lines = [line.removeprefix("Before=") for line in unit.splitlines() if "Before=" in line]
     assert sorted(system.MANAGERS) == sorted(" ".join(lines).split())
+
+
+def test_the_unit_starts_before_services_only_since_sockets_come_before_it() -> None:
+    assert {name.rpartition(".")[2] for name in system.MANAGERS} == {"service"}
 
 
 # What this user may not look at.

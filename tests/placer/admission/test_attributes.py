@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 
+from bcd.model.device import DeviceClass
+from bcd.model.ids import PoolId
+from bcd.model.pool import SharingMode, SharingPolicy
+from bcd.model.reservation import DeviceAsk, Gang, Request, Resources
 from bcd.placer.admission.attributes import Attributes, Place, attributes_of
 from bcd.placer.admission.request import parse_create
 from tests.placer.admission.test_request import document
@@ -11,8 +15,9 @@ from tests.placer.admission.test_request import document
 
 def seen(*models: str, **changes: Any) -> Attributes:
     """The attributes of a request in a pool with devices of these models."""
-    place = Place("eu-1", models)
-    return attributes_of("acme", "i|alice", place, parse_create(document(**changes)).request)
+    place = Place("eu-1", models, SharingPolicy())
+    request = parse_create(document(**changes)).request
+    return attributes_of("acme", "i|alice", place, request, Resources())
 
 
 def test_a_policy_sees_the_whole_request() -> None:
@@ -42,6 +47,41 @@ def test_a_policy_sees_the_whole_request() -> None:
         "labels": ["team=x"],
     }
     assert attributes.tags == {"class:gpu": 4, "model:H100": 4, "class:gpu.mig": 2, "model:any": 2}
+
+
+def test_a_gang_is_seen_as_all_of_its_nodes_together() -> None:
+    """Spec 4.2: "at most 8 H100s" is one cap, however many nodes they lie on."""
+    request = Request(
+        pool_id=PoolId("pool"),
+        devices=(
+            DeviceAsk(device_class=DeviceClass.GPU, count=4, model="H100"),
+            DeviceAsk(device_class=DeviceClass.SLOT, count=3),
+        ),
+        duration="1ms",
+        start=1_900_000_000_000,
+        gang=Gang(size=3),
+        spot=True,
+        lease_seconds=60,
+    )
+    place = Place("eu-1", (), SharingPolicy(mode=SharingMode.MPS))
+    booked = Resources(vcpu=10, memory_gib=100, hugepages_1gi=2)
+    attributes = attributes_of("acme", "i|alice", place, request, booked)
+    wanted = {
+        "gpus": 13,
+        "gangSize": 3,
+        "startMs": 1_900_000_000_000,
+        "spot": True,
+        "leaseSeconds": 60,
+        "vcpu": 30,
+        "memoryGiB": 306,
+    }
+    assert wanted.items() <= attributes.attrs.items()
+    assert attributes.tags == {
+        "class:gpu": 12,
+        "model:H100": 12,
+        "class:gpu.slot": 9,
+        "model:any": 9,
+    }
 
 
 @pytest.mark.parametrize(

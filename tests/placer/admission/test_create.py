@@ -18,7 +18,6 @@ from bcd.model.errors import (
 )
 from bcd.model.reservation import OperationState, Reservation, State
 from bcd.placer.admission.policy import Allowed, Decision, Denied
-from bcd.placer.api.reservations import ReservationCalls
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from tests.placer.records import (
@@ -236,7 +235,7 @@ async def test_a_draft_is_neither_found_nor_listed_nor_ended(world: World) -> No
     await world.grant("gpu", 0)
     await refused(world, QuotaExceeded)
     (row,) = await world.rows("SELECT id FROM reservations")
-    calls = ReservationCalls(world.database, world.admission, world.policy, world.signer)
+    calls = world.calls
     asked = {"tenant_id": TENANT, "reservation_id": row["id"]}
     with pytest.raises(NotFound):
         await calls.get(ALICE, pb.GetReservationRequest(**asked))

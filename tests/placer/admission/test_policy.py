@@ -10,8 +10,17 @@ import pytest
 
 from bcd.model.caller import Caller
 from bcd.model.errors import BadConfiguration
+from bcd.model.pool import SharingPolicy
+from bcd.model.reservation import Resources
 from bcd.placer.admission.attributes import Attributes, Place, attributes_of
-from bcd.placer.admission.policy import Action, Allowed, CedarPolicy, Decision, Denied
+from bcd.placer.admission.policy import (
+    Action,
+    Allowed,
+    CedarPolicy,
+    Confirmation,
+    Decision,
+    Denied,
+)
 from bcd.placer.admission.request import parse_create
 from tests.placer.admission.test_request import ALICE, document
 
@@ -39,7 +48,8 @@ def policy(folder: Path, text: str) -> CedarPolicy:
 def resource(region: str = "eu-1", count: int = 8, **changes: Any) -> Attributes:
     devices = [{"class": "gpu", "count": count, "model": changes.pop("model", "H100")}]
     asked = document(devices=devices, **({"duration": "72h"} | changes))
-    return attributes_of("acme", ALICE.owner, Place(region), parse_create(asked).request)
+    place = Place(region, (), SharingPolicy())
+    return attributes_of("acme", ALICE.owner, place, parse_create(asked).request, Resources())
 
 
 ANY_MODEL = resource("us-1", model="")
@@ -255,6 +265,69 @@ def test_an_agent_may_be_held_to_less(tmp_path: Path) -> None:
     assert capped.decide(ALICE, Action.CREATE, resource(count=8)) == Allowed()
     assert capped.decide(agent, Action.CREATE, resource(count=2)) == Allowed()
     assert capped.decide(agent, Action.CREATE, resource(count=3)) == Denied(caps=("gpus",))
+
+
+CONFIRM = """
+permit (principal, action, resource) when { resource.gpus <= 8 };
+@id("confirm:large")
+forbid (principal, action == Compute::Action::"compute:reservations:create", resource)
+when { principal.delegated && resource.gpus > 2 }
+unless { context.confirmation == "approved" };
+"""
+AGENT = replace(ALICE, actor="agent-7")
+
+
+def test_what_an_agent_may_only_with_the_persons_word_is_confirmable(tmp_path: Path) -> None:
+    """Spec 13: refused as it is and allowed as confirmed; refused twice is no more than refused."""
+    held = policy(tmp_path, CONFIRM)
+
+    def decide(count: int, *word: Confirmation, caller: Caller = AGENT) -> Decision:
+        return held.decide(caller, Action.CREATE, resource(count=count), *word)
+
+    assert decide(2) == Allowed()
+    assert decide(4) == Denied(("confirm:large",), ("gpus",), confirmable=True)
+    assert decide(4, Confirmation.APPROVED) == Allowed()
+    refused = decide(9)
+    assert isinstance(refused, Denied)
+    assert not refused.confirmable
+    assert decide(9, Confirmation.APPROVED) == Denied(caps=("gpus",))
+    assert decide(8, caller=ALICE) == Allowed()
+
+
+def test_only_an_agents_request_can_be_confirmed(tmp_path: Path) -> None:
+    """A rule that forgets to ask for an agent denies the person: nobody could confirm it."""
+    held = policy(tmp_path, CONFIRM.replace("principal.delegated && ", ""))
+    assert held.decide(ALICE, Action.CREATE, resource(count=4)) == Denied(
+        ("confirm:large",), ("gpus",)
+    )
+
+
+def test_an_error_under_confirmation_is_no_confirmation(tmp_path: Path) -> None:
+    text = CONFIRM + (
+        'forbid (principal, action, resource) when { context.confirmation == "approved"'
+        " && resource.durationMs * 9223372036854775807 > 1 };"
+    )
+    held = policy(tmp_path, text)
+    refused = held.decide(AGENT, Action.CREATE, resource(count=4))
+    assert isinstance(refused, Denied)
+    assert not refused.confirmable
+    assert held.decide(AGENT, Action.CREATE, resource(count=4), Confirmation.APPROVED) == Denied(
+        broken=True
+    )
+
+
+def test_the_sample_lets_agents_have_little_and_asks_for_more(tmp_path: Path) -> None:
+    sample = policy(tmp_path, SAMPLE.read_text())
+    assert sample.decide(AGENT, Action.CREATE, resource(count=2, duration="24h")) == Allowed()
+    for more in (resource(count=3, duration="24h"), resource(count=1, duration="25h")):
+        refused = sample.decide(AGENT, Action.CREATE, more)
+        assert isinstance(refused, Denied)
+        assert (refused.rules, refused.confirmable) == (("confirm:large",), True)
+        assert "needs the word of the person" in refused.sentence
+        assert sample.decide(AGENT, Action.CREATE, more, Confirmation.APPROVED) == Allowed()
+    beyond = sample.decide(AGENT, Action.CREATE, resource(count=9))
+    assert isinstance(beyond, Denied)
+    assert not beyond.confirmable
 
 
 def test_a_refusal_names_the_caps_first_and_no_more_than_five_rules() -> None:

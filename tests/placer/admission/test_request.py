@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from bcd.model.caller import Caller
 from bcd.model.errors import BcdError, InvalidInput, Unsupported
 from bcd.model.ids import is_reservation_id
+from bcd.model.reservation import Resources
+from bcd.model.units import MAX_DURATION_MS
 from bcd.placer.admission.request import (
     MAX_WAIT_MS,
     Create,
+    check_start,
     parse_create,
     request_hash,
     reservation_id,
@@ -172,13 +175,7 @@ def test_an_unknown_field_is_named_by_its_path(path: str, unknown: dict[str, Any
 
 
 UNSUPPORTED = {
-    "start": document(start=1_900_000_000_000),
-    "resources": document(resources={"vcpu": 8}),
-    "gang": document(gang={"size": 2}),
-    "spot": document(spot=True),
-    "leaseSeconds": document(leaseSeconds=60),
     "node": document(node={"profileId": "p"}),
-    "devices[0].class": device(**{"class": "gpu.slot"}),
 }
 
 
@@ -189,7 +186,7 @@ def test_what_is_not_built_yet_answers_unsupported(field: str, asked: dict[str, 
     assert refused.value.details["field"] == field
 
 
-@pytest.mark.parametrize("binding", ["kubernetes", "node", "instance"])
+@pytest.mark.parametrize("binding", ["node", "instance"])
 def test_bindings_other_than_a_hold_answer_unsupported(binding: str) -> None:
     with pytest.raises(Unsupported) as refused:
         parse_create(document(binding=binding))
@@ -198,8 +195,45 @@ def test_bindings_other_than_a_hold_answer_unsupported(binding: str) -> None:
 
 
 def test_an_empty_resources_object_is_not_taken_for_its_absence() -> None:
-    with pytest.raises(Unsupported):
-        parse_create(document(resources={}))
+    assert parse_create(document()).request.resources is None
+    assert parse_create(document(resources={})).request.resources == Resources()
+    assert hash_of(resources={}) != hash_of()
+    assert hash_of(resources={"vcpu": 0}) == hash_of(resources={})
+
+
+def test_resources_are_taken_as_they_are_asked_for() -> None:
+    asked = {"vcpu": 4096, "memoryGiB": 65_536, "hugepages1Gi": 1}
+    assert parse_create(document(resources=asked)).request.resources == Resources(
+        vcpu=4096, memory_gib=65_536, hugepages_1gi=1
+    )
+
+
+def test_a_start_a_lease_and_spot_are_part_of_the_request_and_of_its_hash() -> None:
+    asked = parse_create(document(start=1_900_000_000_000, spot=True, leaseSeconds=60)).request
+    assert (asked.start, asked.spot, asked.lease_seconds) == (1_900_000_000_000, True, 60)
+    assert request_hash(asked) != request_hash(parse_create(document()).request)
+
+
+@pytest.mark.parametrize(
+    ("start", "now", "rule"),
+    [
+        (1_000_000, 1_000_000 + 300_000, None),
+        (1_000_000, 1_000_000 + 300_001, "is in the past"),
+        (MAX_DURATION_MS, 0, None),
+        (MAX_DURATION_MS + 1, 0, "at most ten years ahead"),
+        (None, 0, None),
+    ],
+)
+def test_a_start_is_neither_long_past_nor_out_of_reach(
+    start: int | None, now: int, rule: str | None
+) -> None:
+    asked = parse_create(document(start=start) if start else document()).request
+    if rule is None:
+        check_start(asked, now)
+    else:
+        with pytest.raises(InvalidInput, match=rule) as refused:
+            check_start(asked, now)
+        assert refused.value.field == "start"
 
 
 def test_a_wait_is_capped_at_thirty_seconds() -> None:

@@ -116,14 +116,8 @@ async def test_a_pool_counts_its_nodes_and_free_gpus(site: Site, alice: Client) 
             Reason.INVALID_INPUT,
             "policy.turnaroundMs",
         ),
-        ({"policy": pb.PoolPolicy(placer="queued")}, Reason.UNSUPPORTED, "policy.placer"),
         ({"policy": pb.PoolPolicy(placer="x")}, Reason.INVALID_INPUT, "policy.placer"),
         ({"policy": pb.PoolPolicy(tenant_root=True)}, Reason.UNSUPPORTED, "policy.tenantRoot"),
-        (
-            {"policy": pb.PoolPolicy(sharing=pb.Sharing(mode="mps"))},
-            Reason.UNSUPPORTED,
-            "policy.sharing.mode",
-        ),
     ],
     ids=str,
 )
@@ -163,6 +157,16 @@ async def test_quotas_are_set_and_seen_with_what_is_used(
         ),
     )
     assert is_refusal(refused, Reason.QUOTA_EXCEEDED, limit="2", used="3", asked="1")
+
+
+async def test_quotas_come_in_pages_by_resource(site: Site, admin: Client, alice: Client) -> None:
+    await site.world.grant("vcpu", 8)
+    request = pb.ListQuotasRequest(tenant_id=TENANT, limit=1)
+    first = await alice.call(alice.quotas.ListQuotas, request)
+    request.cursor = first.next_cursor
+    last = await alice.call(alice.quotas.ListQuotas, request)
+    resources = [quota.resource for quota in (*first.quotas, *last.quotas)]
+    assert (resources, last.next_cursor) == (["gpu", "vcpu"], "")
 
 
 @pytest.mark.parametrize(
@@ -268,10 +272,21 @@ async def test_an_issued_token_works_for_whom_it_was_made(site: Site, admin: Cli
     assert 0 < answer.expires - site.clock.read() <= MINUTE_MS
 
 
+async def test_a_token_for_an_agent_makes_what_is_the_persons(site: Site, admin: Client) -> None:
+    request = pb.IssueTokenRequest(subject="carol", actor="agent-7", tenants=[TENANT])
+    answer = await admin.call(admin.credentials.IssueToken, request)
+    caller = site.issuer.caller_of(answer.token)
+    assert (caller.subject, caller.actor, caller.admin) == ("carol", "agent-7", False)
+    made = await site.bearer(answer.token).create()
+    assert made.owner_identity_id.endswith("|carol")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"subject": ""}, "subject"),
+        ({"actor": "a\nb"}, "actor"),
+        ({"actor": "agent", "admin": True}, "actor"),
         ({"tenants": [""]}, "tenants[0]"),
         ({"tenants": ["x"] * 65}, "tenants"),
         ({"groups": ["ok", "a\nb"]}, "groups[1]"),

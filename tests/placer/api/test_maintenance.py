@@ -43,7 +43,8 @@ async def test_reservations_in_the_way_are_named(site: Site, admin: Client, alic
     made = await alice.create()
     request = pb.AddMaintenanceRequest(node_id=node.id, duration_ms=HOUR_MS)
     refused = await admin.refused(admin.maintenance.AddMaintenance, request)
-    assert is_refusal(refused, Reason.CONFLICT, reservations=made.id, nodeId=node.id)
+    until = str(made.during.end)
+    assert is_refusal(refused, Reason.CONFLICT, reservations=made.id, nodeId=node.id, until=until)
     assert made.id in refused.message
     assert await listed(admin) == []
     later = await add(admin, node.id, start=made.during.end)
@@ -61,6 +62,20 @@ async def test_windows_are_listed_by_their_start_for_a_pool_or_a_node(
     assert await listed(admin, pool_id=admin.pool_id) == [soon, late]
     assert await listed(admin, node_id=one.id) == [late]
     assert await listed(admin, pool_id="pool_none") == []
+
+
+async def test_windows_come_in_pages(site: Site, admin: Client) -> None:
+    node = await site.world.add_node(dgx("a", 1))
+    start_ms = site.clock.read() + HOUR_MS
+    made = [await add(admin, node.id, start=start_ms + i * HOUR_MS) for i in range(3)]
+    request = pb.ListMaintenanceRequest(limit=2)
+    first = await admin.call(admin.maintenance.ListMaintenance, request)
+    request.cursor = first.next_cursor
+    last = await admin.call(admin.maintenance.ListMaintenance, request)
+    assert ([*first.windows, *last.windows], last.next_cursor) == (made, "")
+    request.cursor = "maint_none"
+    refused = await admin.refused(admin.maintenance.ListMaintenance, request)
+    assert is_refusal(refused, Reason.INVALID_INPUT, field="cursor")
 
 
 async def test_a_window_is_nobodys_reservation(site: Site, admin: Client, alice: Client) -> None:

@@ -176,15 +176,6 @@ async def test_a_withdrawn_offer_keeps_what_runs_and_stops_the_rest(
     assert (await book(stranger, "new", 2)).state == "placed"
 
 
-async def test_an_offer_that_is_withdrawn_between_decision_and_placement_places_nothing(
-    site: Site, admin: Client, stranger: Client
-) -> None:
-    await offer(admin, gpu=0)
-    assert is_refusal(await refused(stranger, "k"), Reason.QUOTA_EXCEEDED)  # leaves a draft
-    await withdraw(admin)
-    assert is_refusal(await refused(stranger, "k"), Reason.NOT_FOUND)
-
-
 async def test_nobody_learns_of_another_tenants_reservations_on_a_shared_node(
     site: Site, admin: Client, alice: Client, stranger: Client
 ) -> None:
@@ -240,6 +231,23 @@ async def test_each_side_sees_its_offers(
     hidden = pb.ListOffersRequest(tenant_id="fourth", pool_id=admin.pool_id)
     assert is_refusal(await nobody.refused(nobody.offers.ListOffers, hidden), Reason.NOT_FOUND)
     assert await listed(nobody, tenant_id="fourth") == []
+
+
+async def test_offers_come_in_pages(site: Site, admin: Client) -> None:
+    guests = ["a", "b/c", "x" * 256]
+    made = [await offer(admin, guest) for guest in guests]
+    request = pb.ListOffersRequest(limit=1)
+    seen: list[pb.Offer] = []
+    while True:
+        page = await admin.call(admin.offers.ListOffers, request)
+        seen += page.offers
+        if not page.next_cursor:
+            break
+        request.cursor = page.next_cursor
+    assert seen == made
+    wrong = pb.ListOffersRequest(cursor="x")
+    refusal = await admin.refused(admin.offers.ListOffers, wrong)
+    assert is_refusal(refusal, Reason.INVALID_INPUT, field="cursor")
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """Pools through the API: their whole policy, updates, deletion, pages (spec 1.5, 15.1)."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from bcd.model.assignment import Sharing, SharingMode
 from bcd.model.errors import Reason
 from bcd.model.ids import PoolId
-from bcd.store import desired_states, pools
+from bcd.store import atoms, desired_states, pools
 from bcd.wire.compute.v1 import admin_pb2 as pb
+from bcd.wire.compute.v1 import reservations_pb2 as rpb
 from bcd.wire.compute.v1.reservations_pb2 import ListReservationsRequest
 from tests.placer.api.conftest import Client, Site, is_refusal
-from tests.placer.world import TENANT, dgx
+from tests.placer.waiting import until
+from tests.placer.world import TENANT, dgx, gpu
 
 WHOLE = pb.PoolPolicy(
     turnaround_ms=60_000,
@@ -18,7 +23,7 @@ WHOLE = pb.PoolPolicy(
     per_gpu=pb.HostAmounts(vcpu=12, memory_gib=96),
     ratio=pb.HostRatio(vcpu=1.125, memory_gib=0.5),
     host_reserve=pb.HostAmounts(vcpu=4, memory_gib=16),
-    sharing=pb.Sharing(mode="none", replicas=6),
+    sharing=pb.Sharing(mode="mps", replicas=6),
     kubernetes=True,
     tenant_root=False,
     spot=pb.Spot(grace_seconds=30),
@@ -47,6 +52,13 @@ async def update(admin: Client, pool_id: str, *reset: str, **policy: Any) -> pb.
     request = pb.UpdatePoolRequest(pool_id=pool_id, policy=pb.PoolPolicy(**policy), reset=reset)
     changed: pb.Pool = (await admin.call(admin.pools.UpdatePool, request)).pool
     return changed
+
+
+async def reached(condition: Callable[[], Awaitable[object]]) -> None:
+    """Wait for the placer's loops to bring it about."""
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 async def get(client: Client, pool_id: str, tenant: str = TENANT) -> pb.Pool:
@@ -122,6 +134,34 @@ async def test_a_policy_out_of_bounds_is_refused_by_its_field(
     assert (await get(admin, admin.pool_id)).policy == DEFAULTS
 
 
+async def test_a_shared_pools_gpus_are_booked_by_the_slot(
+    site: Site, admin: Client, alice: Client
+) -> None:
+    """Spec 1.4, 16.4: as soon as the policy says so, and each slot with its part of the host."""
+    node = await site.world.add_node([gpu("G0")])
+    await site.world.grant("gpu.slot", 8)
+    await update(admin, admin.pool_id, sharing=pb.Sharing(mode="mps", replicas=4))
+
+    async def has_slots() -> bool:
+        found = await site.world.database.read(atoms.on_node, node.id)
+        return sum(atom.device_class == "gpu.slot" for atom in found) == 4
+
+    await reached(has_slots)
+    asked = [rpb.DeviceRequest(**{"class": "gpu.slot"}, count=3)]
+    made = await alice.create(devices=asked)
+    assert made.host_share == rpb.Resources(vcpu=46, memory_gib=765)
+    await reached(lambda: site.world.assigned(node))
+    (assignment,) = (await site.world.desired(node)).assignments
+    assert assignment.sharing == Sharing(SharingMode.MPS, 4)
+    assert [device.cdi_name for device in assignment.devices] == [
+        f"bcd.dev/gpu.slot=G0::{n}" for n in range(3)
+    ]
+    assert (await alice.create("whole")).state == "pending"
+    asked[0].count = 1
+    last = await alice.create("last", devices=asked)
+    assert last.state == "placed"
+
+
 async def test_a_changed_turnaround_holds_for_the_next_booking(
     site: Site, admin: Client, alice: Client
 ) -> None:
@@ -156,14 +196,18 @@ async def test_a_changed_host_reserve_reaches_the_nodes_that_have_holds(
 async def test_an_update_looks_at_what_waits_again(
     site: Site, admin: Client, alice: Client
 ) -> None:
-    """Every node counts as changed, and the pool's queue is due at once."""
+    """Every node counts as changed, and those who follow the policy hear of it."""
     node = await site.world.add_node(dgx("a"))
+    heard: list[str] = []
+    site.world.database.wakes.listen("pool", heard.append)
     before = await site.world.rows("SELECT change_seq FROM pools")
     await update(admin, admin.pool_id, turnaround_ms=1)
     rows = await site.world.rows(
-        "SELECT node_id, what FROM pool_changes WHERE seq > :seq", seq=before[0]["change_seq"]
+        "SELECT node_id, what FROM pool_changes WHERE seq > :seq ORDER BY seq",
+        seq=before[0]["change_seq"],
     )
-    assert [(row["node_id"], row["what"]) for row in rows] == [(node.id, "node")]
+    assert (rows[0]["node_id"], rows[0]["what"]) == (node.id, "node")
+    await until(lambda: admin.pool_id in heard)
 
 
 async def test_an_empty_pool_is_deleted_and_its_name_is_free(

@@ -83,7 +83,7 @@ async def test_an_active_one_shows_its_binding_first_and_in_the_list(
     assert list(active.binding.cdi_devices) == ["bcd.dev/gpu=GPU-a-0", "bcd.dev/gpu=GPU-a-1"]
     assert active.binding.env_file.endswith(f"/{allocation.id}.env")
     assert (active.binding.node_id, active.binding.attested) == (node.id, True)
-    assert active.binding.cgroup_parent == ""
+    assert active.binding.cgroup_parent == f"bcd-alloc-{allocation.id}.slice"
     assert (await listed(alice)).reservations[0] == active
 
 
@@ -109,8 +109,8 @@ async def test_each_refusal_has_its_reason_and_its_details(
     made = await alice.create("used")
     conflict = await alice.refused(create, creation(alice.pool_id, "used", 2))
     assert is_refusal(conflict, Reason.CONFLICT, reservationId=made.id)
-    spot = await alice.refused(create, creation(alice.pool_id, "spot", spot=True))
-    assert is_refusal(spot, Reason.UNSUPPORTED, field="spot")
+    node = await alice.refused(create, creation(alice.pool_id, "node", binding="node"))
+    assert is_refusal(node, Reason.UNSUPPORTED, field="binding")
     count = await alice.refused(create, creation(alice.pool_id, "zero", 0))
     assert is_refusal(count, Reason.INVALID_INPUT, field="devices[0].count")
     elsewhere = await stranger.refused(create, creation(alice.pool_id))

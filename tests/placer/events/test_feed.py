@@ -24,7 +24,9 @@ ROOT = Caller(issuer="https://issuer", subject="root", tenants=frozenset(), admi
 class OwnOnly:
     """A policy under which people read what is theirs."""
 
-    def decide(self, caller: Caller, action: Action, resource: Attributes) -> Decision:
+    def decide(
+        self, caller: Caller, action: Action, resource: Attributes, *_word: object
+    ) -> Decision:
         assert action is Action.READ
         return Allowed() if resource.attrs["owner"] == caller.owner else Denied(("not yours",))
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bcd.model.ids import AllocationId
 from bcd.model.reservation import Condition, State, Window
 from bcd.placer.lifecycle.decide import (
     Activate,
@@ -22,8 +23,15 @@ from bcd.placer.lifecycle.decide import (
     decide,
 )
 
+ALLOCATION_ID = AllocationId("alloc_a")
 ALLOCATION = AllocationFacts(
-    node_id="node_a", bound=False, lost=False, failure="", reachable=True, unhealthy=()
+    id=ALLOCATION_ID,
+    node_id="node_a",
+    bound=False,
+    lost=False,
+    failure="",
+    reachable=True,
+    unhealthy=(),
 )
 BOUND = replace(ALLOCATION, bound=True)
 DEADLINE = 150
@@ -140,6 +148,7 @@ def test_a_message_names_every_node_and_device_once_and_in_order() -> None:
 
 ALLOCATIONS = st.builds(
     AllocationFacts,
+    id=st.just(ALLOCATION_ID),
     node_id=st.sampled_from(["node_a", "node_b"]),
     bound=st.booleans(),
     lost=st.booleans(),

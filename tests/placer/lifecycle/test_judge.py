@@ -180,7 +180,7 @@ def reporting(outcome: Callable[[Allocation], Outcome]) -> Forge:
 
 
 def named(*names: str) -> Callable[[Allocation], Outcome]:
-    return lambda allocation: Bound(names, bound(allocation).env_file)
+    return lambda allocation: replace(bound(allocation), cdi_devices=names)
 
 
 GPUS = tuple(f"bcd.dev/gpu=GPU-a-{i}" for i in range(3))
@@ -227,8 +227,8 @@ FORGED: dict[str, tuple[Forge, Rejection]] = {
         reporting(lambda a: replace(honest(a), env_file="/run/bcd/allocations/alloc_x.env")),
         Rejection.NOT_THIS_ALLOCATION,
     ),
-    "a slice although none is booked": (
-        reporting(lambda a: replace(honest(a), cgroup_parent=f"bcd-alloc-{a.id}.slice")),
+    "no slice although CPUs are booked": (
+        reporting(lambda a: replace(honest(a), cgroup_parent="")),
         Rejection.NOT_THIS_ALLOCATION,
     ),
     "another allocation's slice": (

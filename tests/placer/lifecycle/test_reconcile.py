@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from bcd.model.device import Device, Health, HealthState
-from bcd.model.errors import InvalidState
+from bcd.model.errors import ConfirmationRequired, InvalidState
+from bcd.model.ids import ReservationId
 from bcd.model.pool import PoolPolicy
 from bcd.model.report import Failed, Outcome, Released
 from bcd.model.reservation import TERMINAL, OperationState, Reservation, State
+from bcd.placer.admission.policy import Allowed, Denied
 from bcd.placer.api.reservations import ReservationCalls
 from bcd.placer.lifecycle.transitions import MOVES, Trigger
 from bcd.store.allocations import Allocation
@@ -75,7 +77,8 @@ async def test_the_desired_state_says_what_is_assigned_and_until_when(world: Wor
     assert assignment.allocation_id == allocation.id
     assert assignment.devices == allocation.devices
     assert assignment.until_ms == made.during.end_ms
-    assert (assignment.limits, assignment.binding) == (None, "hold")
+    assert (assignment.limits, assignment.binding) == (allocation.limits, "hold")
+    assert assignment.limits is not None
     assert (await world.desired(node)).host_reserve.vcpu == 2
 
 
@@ -294,7 +297,26 @@ async def failed(world: World, node: FakeNode) -> Reservation:
     return await world.view(made.id)
 
 
+async def awaiting(world: World, node: FakeNode) -> Reservation:
+    """The agent asks in ALICE's name and under her identity, so that her next try is the same."""
+    world.policy.answer = Denied(confirmable=True)
+    with pytest.raises(ConfirmationRequired) as error:
+        await world.create(1)
+    world.policy.answer = Allowed()
+    return await world.view(ReservationId(error.value.details["reservationId"]))
+
+
+async def expired(world: World, node: FakeNode) -> Reservation:
+    made = await awaiting(world, node)
+    await world.database.write(lambda tx: tx.run("UPDATE reservations SET bind_deadline_ms = 0"))
+    await world.database.write(lambda tx: tx.run("UPDATE work SET wake_ms = 0"))
+    await world.work()
+    return await world.view(made.id)
+
+
 MATRIX = {
+    "awaiting-confirmation": (awaiting, State.CANCELLED, None),
+    "expired": (expired, State.EXPIRED, None),
     "pending": (pending, State.CANCELLED, State.CANCELLED),
     "placed": (placed, State.RELEASED, State.CANCELLED),
     "binding": (binding, State.RELEASED, None),
@@ -306,7 +328,7 @@ MATRIX = {
 
 
 def calls(world: World) -> ReservationCalls:
-    return ReservationCalls(world.database, world.admission, world.policy, world.signer)
+    return world.calls
 
 
 @pytest.mark.parametrize(("make", "after", "_"), MATRIX.values(), ids=MATRIX.keys())

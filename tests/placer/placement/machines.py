@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from bcd.model.device import Device, DeviceClass
-from bcd.model.reservation import DeviceAsk, Topology
+from bcd.model.reservation import DeviceAsk, Resources, Topology
+from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.shape import Shape, Slot, shape_of
 from tests.captured import DATA
 from tests.placer.world import gpu, mig
@@ -46,6 +47,19 @@ def mig_host(
         parent = f"GPU-{host}-{number}"
         devices.append(replace(gpu(parent), mig_enabled=True))
         devices += [mig(f"MIG-{host}-{number}-{i}", parent, profile) for i in range(instances)]
+    return tuple(devices)
+
+
+def shared(host: str, gpus: int = 2, replicas: int = 4) -> tuple[Device, ...]:
+    """GPUs of one switch that can be booked whole or by the slot, on one NUMA node."""
+    devices: list[Device] = []
+    for number in range(gpus):
+        whole = gpu(f"GPU-{host}-{number}", domain=f"switch-{host}")
+        devices.append(whole)
+        devices += [
+            replace(whole, id=f"{whole.id}::{n}", device_class=DeviceClass.SLOT)
+            for n in range(replicas)
+        ]
     return tuple(devices)
 
 
@@ -98,6 +112,18 @@ def ask(
     )
 
 
+def demand(
+    *asks: DeviceAsk, gang: int = 1, resources: Resources | None = None, labels: str = ""
+) -> Demand:
+    """What a request with these entries asks of each of its nodes."""
+    return Demand(
+        devices=asks,
+        gang_size=gang,
+        resources=resources or Resources(),
+        labels=frozenset(labels.split()),
+    )
+
+
 def satisfies(devices: Sequence[Device], wanted: DeviceAsk) -> bool:
     """Whether exactly these devices are what an entry asks for."""
     return (
@@ -139,9 +165,9 @@ def hosts(draw: st.DrawFn, most: int = 6) -> tuple[Device, ...]:
         cut = draw(st.integers(0, 2)) if draw(st.booleans()) else 0
         # A device that is whole and cut at once is nothing an honest host reports.
         devices.append(replace(whole, mig_enabled=bool(cut) and draw(st.booleans())))
-        devices += [
-            replace(mig(f"M{i}-{n}", f"G{i}", numa=numas[i]), model=models[i]) for n in range(cut)
-        ]
+        kind = draw(st.sampled_from([DeviceClass.MIG, DeviceClass.SLOT]))
+        share = replace(mig("", f"G{i}", numa=numas[i]), model=models[i], device_class=kind)
+        devices += [replace(share, id=f"G{i}::{n}") for n in range(cut)]
     return tuple(devices)
 
 
@@ -150,7 +176,7 @@ ASKS = st.lists(
         ask,
         st.integers(1, 3),
         st.sampled_from(Topology),
-        st.sampled_from([DeviceClass.GPU, DeviceClass.GPU, DeviceClass.MIG]),
+        st.sampled_from([DeviceClass.GPU, DeviceClass.GPU, DeviceClass.MIG, DeviceClass.SLOT]),
         st.sampled_from(["", "", "h100", "80GB"]),
     ),
     min_size=1,

@@ -10,7 +10,7 @@ import pytest
 from bcd.model.device import DeviceClass, Health, HealthState
 from bcd.model.ids import AllocationId, NodeId, ReservationId
 from bcd.model.pool import PoolPolicy
-from bcd.model.reservation import DeviceAsk, Request, State, Topology
+from bcd.model.reservation import DeviceAsk, Resources, State, Topology
 from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.placement.booking import Placed, Placements
@@ -23,12 +23,22 @@ from bcd.wire.compute.v1 import admin_pb2 as pb
 from tests.clock import DatabaseClock
 from tests.conftest import Rounds
 from tests.placer.placement.machines import DGX_A100, V100_MESH, ask, captured, mig_host
+from tests.placer.placement.placing import (
+    HOUR_MS,
+    Wish,
+    by_node,
+    extend,
+    give_capacity,
+    learn,
+    placed,
+    repair,
+    reserve,
+)
 from tests.placer.records import Beside, assert_no_overlap, assert_quota_adds_up, rows
 from tests.placer.world import ALICE, FakeNode, World, dgx, gpu, mig
 
 ADMIN = replace(ALICE, admin=True)
-HOUR_MS = 3_600_000
-Planned = Sequence[tuple[str, tuple[str, ...]] | Unschedulable]
+Planned = Sequence[tuple[tuple[str, tuple[str, ...]], ...] | Unschedulable]
 
 
 class _RolledBack(Exception):
@@ -39,19 +49,22 @@ class _RolledBack(Exception):
         self.planned = planned
 
 
-async def plans(world: World, placements: Placements, *wanted: DeviceAsk) -> Planned:
+async def plans(world: World, placements: Placements, *wanted: DeviceAsk | Wish) -> Planned:
     """What a placer would do with each of these requests in turn; nothing of it stays."""
 
     def work(tx: Transaction) -> None:
         held = pools.lock(tx, world.pool_id)
         planned: list[Any] = []
         for entry in wanted:
-            request = Request(pool_id=world.pool_id, devices=(entry,), duration="3600000ms")
-            found = placements.place(tx, held, replace(any_reservation(tx), request=request))
+            wish = Wish(devices=(entry,)) if isinstance(entry, DeviceAsk) else entry
+            row = replace(
+                any_reservation(tx),
+                request=wish.request(world, held.now_ms),
+                resources=wish.resources,
+            )
+            found = placements.place(tx, held, row)
             if isinstance(found, Placed):
-                (allocation,) = found.allocations
-                names = tuple(device.id for device in allocation.devices)
-                planned.append((allocation.node_id, names))
+                planned.append(tuple(by_node(found.allocations).items()))
             else:
                 planned.append(found)
         raise _RolledBack(planned)
@@ -248,6 +261,7 @@ async def test_nodes_are_counted_under_what_keeps_them_out(
     made = await world.create(2, model="H100")
     assert made.conditions[0].message == (
         "none of 5 nodes fits: state rejected 2, trust rejected 1, devices rejected 2"
+        " (the closest has 1 of 2 free); first in the pool's queue"
     )
 
 
@@ -286,8 +300,12 @@ async def test_a_booking_behind_the_placers_back_is_found_out_by_the_database(
     await assert_no_overlap(world.database)
 
 
-PROBES = (
+PROBES: Sequence[DeviceAsk | Wish] = (
     ask(1),
+    Wish(gang=2),
+    Wish(devices=(ask(2),), start=HOUR_MS),
+    Wish(devices=(ask(4),), gang=3, start=2 * HOUR_MS),
+    Wish(resources=Resources(vcpu=3)),
     ask(2, Topology.SAME_NUMA),
     ask(4, Topology.NVLINK_ALL),
     ask(3),
@@ -348,6 +366,34 @@ class History:
         )
         self.made.append(made.id)
 
+    async def gang(self) -> None:
+        wish = Wish(
+            devices=(ask(self.chance.randint(1, 4)),),
+            gang=self.chance.randint(1, 3),
+            start=self.chance.choice([None, self.chance.randint(0, 200) * 60_000]),
+            resources=Resources(vcpu=self.chance.choice([0, 0, 2])),
+            duration_ms=self.chance.randint(1, 300) * 60_000,
+        )
+        reservation_id, outcome = await reserve(self.world, wish)
+        if isinstance(outcome, Placed):
+            self.made.append(reservation_id)
+
+    async def extend(self) -> None:
+        for reservation_id in self.made[-2:]:
+            if (await self.world.view(reservation_id)).state is State.PLACED:
+                await extend(self.world, reservation_id, self.chance.randint(1, 90) * 60_000)
+
+    async def repair(self) -> None:
+        for reservation_id in self.made[-2:]:
+            mine = await self.world.live(reservation_id)
+            if (await self.world.view(reservation_id)).state is State.PLACED:
+                await repair(self.world, reservation_id, mine[0].node_id)
+
+    async def change_host(self) -> None:
+        node = self._node()
+        await learn(self.world, node, *self.chance.choice([[], ["devices.limits"]]))
+        await give_capacity(self.world, node, self.chance.choice([4, 16]))
+
     async def rehearse(self) -> None:
         await self.world.create(self.chance.randint(1, 8), key="rehearsed", dryRun=True)
 
@@ -405,7 +451,8 @@ class History:
 HISTORY = {
     name: getattr(History, name)
     for name in (
-        "add_node", "create", "rehearse", "fail", "release", "pass_time", "go_silent", "cordon",
+        "add_node", "create", "gang", "extend", "repair", "change_host",
+        "rehearse", "fail", "release", "pass_time", "go_silent", "cordon",
         "change_inventory", "forget_old_changes",
     )
 }  # fmt: skip
@@ -435,7 +482,42 @@ async def test_what_fits_nowhere_is_known_until_something_changes_or_its_time_co
     await world.send_inventory(node, devices)
     clock.set(before.earliest_ms)
     (found,) = await plans(world, world.placements, *asked)
-    assert found == (node.id, tuple(device.id for device in devices))
+    assert found == ((node.id, tuple(device.id for device in devices)),)
+
+
+async def test_a_refusal_for_one_start_says_nothing_of_another(
+    world: World, clock: DatabaseClock
+) -> None:
+    """One GPU is taken from the second to the third hour."""
+    clock.advance(0)
+    await world.add_node(dgx("a", 1))
+    await placed(world, start=HOUR_MS)
+    wishes = [
+        Wish(),
+        Wish(duration_ms=2 * HOUR_MS),
+        Wish(start=HOUR_MS),
+        Wish(start=HOUR_MS - 1),
+        Wish(start=2 * HOUR_MS - 1),
+        Wish(start=2 * HOUR_MS),
+    ]
+    for _ in range(2):
+        kinds = []
+        for wish in wishes:
+            (planned,) = await plans(world, world.placements, wish)
+            assert [planned] == await plans(world, Placements(), wish)
+            kinds.append(isinstance(planned, Unschedulable))
+        assert kinds == [False, True, True, True, True, False]
+    (refusal,) = await plans(world, world.placements, Wish(start=HOUR_MS))
+    assert isinstance(refusal, Unschedulable)
+    assert refusal.earliest_ms == clock.read() + 2 * HOUR_MS
+
+
+async def test_a_start_that_has_passed_is_now(world: World, clock: DatabaseClock) -> None:
+    """A pending reservation begins when it is placed, with the full duration."""
+    clock.advance(0)
+    await world.add_node(dgx("a", 1))
+    _, (made,) = await placed(world, start=-HOUR_MS)
+    assert made.until_ms == clock.read() + HOUR_MS
 
 
 async def test_requests_that_ask_for_different_things_are_not_answered_alike(

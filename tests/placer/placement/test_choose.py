@@ -25,6 +25,7 @@ from tests.placer.placement.machines import (
     mig_host,
     satisfies,
     shape,
+    shared,
 )
 from tests.placer.world import dgx, gpu, mig
 
@@ -126,7 +127,7 @@ def test_a_strict_entry_goes_before_a_lax_one() -> None:
 
 # Instances
 
-MIG = DeviceClass.MIG
+MIG, SLOT = DeviceClass.MIG, DeviceClass.SLOT
 
 
 def test_instances_come_from_gpus_that_are_shared_already() -> None:
@@ -187,8 +188,13 @@ def whole_sets(devices: Sequence[Device], free: int) -> set[int]:
     """Cliques, NUMA nodes and GPUs of at least two devices that are wholly free."""
     every = [i for i in range(len(devices)) if bookable(devices) >> i & 1]
     numas = {device.numa_node for device in devices} - {None}
-    sets = {mask(i for i in every if devices[i].numa_node == numa) for numa in numas}
-    sets |= {mask(i for i in every if devices[i].gpu == device.gpu) for device in devices}
+    places: list[dict[str, object]] = [{"numa_node": numa} for numa in numas]
+    places += [{"gpu": device.gpu} for device in devices]
+    sets = {
+        mask(i for i in every if devices[i].device_class == one and lies(devices[i], place))
+        for place in places
+        for one in DeviceClass
+    }
     full = {
         mask(chosen)
         for size in range(2, len(every) + 1)
@@ -199,9 +205,19 @@ def whole_sets(devices: Sequence[Device], free: int) -> set[int]:
     return {part for part in sets if part.bit_count() > 1 and not part & ~free}
 
 
-def broken(whole: set[int], taken: int) -> int:
-    """Pairs of those sets that are left in part."""
-    left = [part for part in whole if part & taken and part & ~taken]
+def lies(device: Device, place: dict[str, object]) -> bool:
+    return all(getattr(device, name) == value for name, value in place.items())
+
+
+def broken(devices: Sequence[Device], whole: set[int], taken: int) -> int:
+    """Pairs of those sets that are left in part; a GPU taken in one mode is so in the others."""
+    gone = taken | mask(
+        i
+        for i, device in enumerate(devices)
+        for at in bits(taken)
+        if device.gpu == devices[at].gpu and device.device_class != devices[at].device_class
+    )
+    left = [part for part in whole if part & gone and part & ~gone]
     return sum(math.comb(part.bit_count(), 2) for part in left)
 
 
@@ -216,8 +232,8 @@ def test_the_choice_fits_whenever_any_does_and_breaks_the_least_of_all(
         assert every == []
         return
     assert list(found.masks) in every
-    assert found.broken == broken(whole, sum(found.masks))
-    assert found.broken == min(broken(whole, sum(way)) for way in every)
+    assert found.broken == broken(devices, whole, sum(found.masks))
+    assert found.broken == min(broken(devices, whole, sum(way)) for way in every)
 
 
 @given(
@@ -235,6 +251,60 @@ def test_instances_of_a_large_host_fit_exactly_when_enough_are_free(
     if found is not None:
         assert [len(part) for part in found] == counts
         assert len(set().union(*found)) == sum(counts)
+
+
+# Slots
+
+
+def slots(found: tuple[set[int], ...] | None, replicas: int = 4) -> list[list[int]]:
+    """The chosen positions by GPU; 0 of each is the whole GPU."""
+    assert found is not None
+    every = sorted(set().union(*found))
+    gpus = sorted({at // (replicas + 1) for at in every})
+    return [[at % (replicas + 1) for at in every if at // (replicas + 1) == g] for g in gpus]
+
+
+def test_slots_gather_on_one_gpu_and_go_to_one_that_is_shared_already() -> None:
+    host = shared("h", 3)
+    every = (1 << 15) - 1
+    assert slots(pick(host, every, ask(3, device_class=SLOT))) == [[1, 2, 3]]
+    free = every & ~mask({5, 7})  # the second GPU has one slot taken
+    assert slots(pick(host, free, ask(1, device_class=SLOT))) == [[1]]
+    assert pick(host, free, ask(1, device_class=SLOT)) == ({6},)
+    assert pick(host, free, ask(3, device_class=SLOT)) == ({6, 8, 9},)
+
+
+def test_whole_gpus_are_those_that_nobody_shares_and_none_is_shared_with_them() -> None:
+    host = shared("h", 3)
+    free = ((1 << 15) - 1) & ~mask({5, 7})
+    assert pick(host, free, ask(2)) == ({0, 10},)
+    assert pick(host, free, ask(3)) is None
+    assert pick(host, free, ask(2), ask(3, device_class=SLOT)) == ({0, 10}, {6, 8, 9})
+    assert pick(host, free, ask(2), ask(4, device_class=SLOT)) is None
+
+
+def test_gpus_of_a_numa_node_are_taken_whole_with_their_slots() -> None:
+    """Slots that go with their GPU do not count as left behind."""
+    host = shared("h", 2)
+    choice = choose(shape(host), bookable(host), (1 << 10) - 1, (ask(2),))
+    assert choice is not None
+    assert (choice.broken, choice.leftover) == (0, 0)
+
+
+@given(st.sets(st.integers(0, 87)), st.integers(1, 40))
+def test_slots_of_a_large_host_fit_exactly_when_enough_are_free(
+    taken: set[int], count: int
+) -> None:
+    host = shared("h", 8, 10)
+    gone = taken | {at // 11 * 11 for at in taken}
+    gone |= {slot for at in taken if at % 11 == 0 for slot in range(at, at + 11)}
+    free = bookable(host) & ~mask(gone)
+    free_slots = sum(1 for at in bits(free) if at % 11)
+    found = pick(host, free, ask(count, device_class=SLOT))
+    assert (found is not None) == (free_slots >= count)
+    if found is not None:
+        assert len(found[0]) == count
+        assert all(at % 11 for at in found[0])
 
 
 # Hosts on which not every way can be looked at
@@ -265,8 +335,8 @@ def test_a_large_host_gives_whole_numa_nodes_before_it_breaks_one(
     host = large()
     free = bookable(host) & ~mask(taken)
     found = picked(host, free, ask(count))
-    assert broken(whole_sets(host, free), mask(found)) == broken(
-        whole_sets(host, free), mask(expected)
+    assert broken(host, whole_sets(host, free), mask(found)) == broken(
+        host, whole_sets(host, free), mask(expected)
     )
     assert len(found) == count
 

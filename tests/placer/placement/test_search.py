@@ -3,18 +3,22 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd.model.device import DeviceClass
 from bcd.model.ids import NodeId
-from bcd.model.reservation import DeviceAsk, Topology
+from bcd.model.reservation import DeviceAsk, Resources, Topology
 from bcd.placer.placement.choose import choose
-from bcd.placer.placement.search import find
+from bcd.placer.placement.demand import Demand
+from bcd.placer.placement.search import Found, Where, find
 from bcd.placer.placement.shape import bits
-from tests.placer.placement.machines import ASKS, ask, mig_host, satisfies, shape
-from tests.placer.placement.pools import WINDOWS, Host, busy, pool, pools
+from bcd.placer.placement.timeline import FOREVER
+from bcd.placer.placement.view import PoolView
+from tests.placer.placement.machines import ask, demand, mig_host, satisfies, shape
+from tests.placer.placement.pools import DEMANDS, WINDOWS, Host, busy, pool, pools, rivals
 from tests.placer.placement.test_choose import ways
 from tests.placer.world import dgx, gpu
 
@@ -22,8 +26,15 @@ LONG = (0, 1000)
 
 
 def found(hosts: Sequence[Host], *asks: DeviceAsk, window: tuple[int, int] = LONG) -> str | None:
-    result = find(pool(hosts), asks, *window)
-    return None if result is None else result.node_id
+    result = search(pool(hosts), demand(*asks), *window)
+    return None if result is None else result[0].node_id
+
+
+def search(
+    view: PoolView, wanted: Demand, start: int, end: int, **more: Any
+) -> tuple[Found, ...] | None:
+    where = Where(**({"start_ms": start, "end_ms": end, "now_ms": start} | more))
+    return find(view, wanted, where)
 
 
 def test_a_half_full_node_goes_before_an_empty_one() -> None:
@@ -66,13 +77,48 @@ def test_ties_go_to_the_first_id_whatever_the_order_of_arrival() -> None:
         assert found(order, ask(2)) == "n0"
 
 
-def test_avoided_nodes_are_not_found() -> None:
+def test_the_idle_time_before_a_window_counts_as_that_after_it() -> None:
+    hosts = [
+        Host("a", dgx("a", 1), ((0, 0, 40), (0, 210, 220))),
+        Host("b", dgx("b", 1), ((0, 0, 90), (0, 250, 260))),
+        Host("c", dgx("c", 1), ((0, 0, 95), (0, 260, 270))),
+    ]
+    view = pool(hosts)
+    for now, best in ((0, "b"), (60, "a")):
+        result = search(view, demand(ask(1)), 100, 200, now_ms=now)
+        assert result is not None
+        assert result[0].node_id == best
+
+
+def test_avoided_nodes_come_last_and_excluded_ones_never() -> None:
     view = pool([Host("a", dgx("a")), Host("b", dgx("b"))])
-    result = find(view, (ask(1),), *LONG, avoid=frozenset({NodeId("a")}))
-    assert result is not None
-    assert result.node_id == "b"
-    every = frozenset({NodeId("a"), NodeId("b")})
-    assert find(view, (ask(1),), *LONG, avoid=every) is None
+    a, both = frozenset({NodeId("a")}), frozenset({NodeId("a"), NodeId("b")})
+    for wanted in (demand(ask(1)), demand(ask(8))):
+        for avoid, exclude, best in ((a, frozenset[NodeId](), "b"), (both, a, "b"), (a, a, "b")):
+            result = search(view, wanted, *LONG, avoid=avoid, exclude=exclude)
+            assert result is not None
+            assert result[0].node_id == best
+        result = search(view, wanted, *LONG, avoid=both)
+        assert result is not None
+        assert search(view, wanted, *LONG, exclude=both) is None
+
+
+def test_a_node_gives_no_more_of_its_host_than_it_has_at_any_instant() -> None:
+    """Two bookings of 3 vcpu that never meet leave 5 of 8, and together 2."""
+    for second, left in ((50, 5), (49, 2)):
+        host = Host("n", dgx("n"), vcpu=8, amounts=((3, 0, 50), (3, second, 90)))
+        view = pool([host])
+        for vcpu in range(1, 9):
+            wanted = demand(ask(1), resources=Resources(vcpu=vcpu))
+            assert (search(view, wanted, *LONG) is not None) == (vcpu <= left)
+            assert search(view, wanted, 90, 91) is not None
+
+
+def test_a_host_without_amounts_takes_only_what_asks_for_none() -> None:
+    view = pool([Host("n", dgx("n"))])
+    assert search(view, demand(ask(1)), *LONG) is not None
+    for some in (Resources(vcpu=1), Resources(memory_gib=1), Resources(hugepages_1gi=1)):
+        assert search(view, demand(ask(1), resources=some), *LONG) is None
 
 
 def test_instances_go_to_the_node_with_a_shared_gpu() -> None:
@@ -99,71 +145,111 @@ def test_a_model_is_found_by_its_words_among_other_nodes() -> None:
 
 
 def naive(
-    hosts: Sequence[Host], asks: tuple[DeviceAsk, ...], start: int, end: int
-) -> tuple[str, tuple[int, ...]] | None:
-    """Every node by itself; the best by breakage, space, calendar and id."""
-    best: tuple[tuple[int, int, int, str], tuple[int, ...]] | None = None
+    hosts: Sequence[Host], wanted: Demand, start: int, end: int
+) -> list[tuple[tuple[int, int, int, str], tuple[int, ...]]]:
+    """Every node that could take a member, looked at by itself: (score, masks), the best first.
+
+    The score is breakage, space, calendar, and id.
+    """
+    found = []
     for host in hosts:
-        if not host.schedulable:
+        if not host.schedulable or not wanted.labels <= set(host.labels.split()):
             continue
-        choice = choose(shape(host.devices), host.usable, host.free(start, end), asks)
-        if choice is None:
+        if wanted.resources and wanted.resources.vcpu > host.spare(start, end):
             continue
-        gaps = [
-            begun - end
-            for at, begun, _ in host.bookings
-            if sum(choice.masks) >> at & 1 and begun >= end
-        ]
-        score = (choice.broken, choice.leftover, min(gaps, default=1 << 62), host.id)
-        if best is None or score < best[0]:
-            best = (score, choice.masks)
-    return None if best is None else (best[0][3], best[1])
+        choice = choose(shape(host.devices), host.usable, host.free(start, end), wanted.devices)
+        if choice is not None:
+            idle = idle_after(host, sum(choice.masks), end)
+            found.append(((choice.broken, choice.leftover, idle, host.id), choice.masks))
+    return sorted(found)
+
+
+def idle_after(host: Host, chosen: int, end: int) -> int:
+    """How long no booking comes near the chosen devices or takes their GPUs in another mode."""
+    near = [
+        begun - end
+        for at, begun, _ in host.bookings
+        for position in bits(chosen)
+        if begun >= end and (at == position or rivals(host.devices[at], host.devices[position]))
+    ]
+    return min(near, default=FOREVER)
 
 
 @settings(max_examples=300)
-@given(pools(), WINDOWS, ASKS)
-def test_the_grouped_search_finds_what_a_look_at_every_node_finds(
-    hosts: Sequence[Host], window: tuple[int, int], asks: tuple[DeviceAsk, ...]
+@given(pools(most=5), WINDOWS, DEMANDS)
+def test_the_search_finds_what_a_look_at_every_node_finds(
+    hosts: Sequence[Host], window: tuple[int, int], wanted: Demand
 ) -> None:
     start, end = window[0], window[0] + window[1]
-    result = find(pool(hosts), asks, start, end)
-    expected = naive(hosts, asks, start, end)
-    if result is None:
-        assert expected is None
+    result = search(pool(hosts), wanted, start, end)
+    expected = naive(hosts, wanted, start, end)
+    if len(expected) < wanted.gang_size:
+        assert result is None
         return
-    masks = tuple(sum(1 << atom - 100 for atom in ids) for ids in result.atom_ids)
-    assert (result.node_id, masks) == expected
-
-
-@settings(max_examples=200)
-@given(pools(most=3), WINDOWS, ASKS)
-def test_something_is_found_exactly_when_some_devices_fit(
-    hosts: Sequence[Host], window: tuple[int, int], asks: tuple[DeviceAsk, ...]
-) -> None:
-    start, end = window[0], window[0] + window[1]
-    result = find(pool(hosts), asks, start, end)
-    fits = any(
-        host.schedulable and any(True for _ in ways(host.devices, host.free(start, end), asks))
-        for host in hosts
+    assert result is not None
+    best = min(
+        itertools.combinations(expected, wanted.gang_size), key=lambda gang: badness(gang, hosts)
     )
-    assert (result is not None) == fits
-    if result is not None:
-        host = next(host for host in hosts if host.id == result.node_id)
+    assert masks_of(result) == {score[3]: masks for score, masks in best}
+
+
+def masks_of(result: Sequence[Found]) -> dict[str, tuple[int, ...]]:
+    return {
+        one.node_id: tuple(sum(1 << atom - 100 for atom in ids) for ids in one.atom_ids)
+        for one in result
+    }
+
+
+Member = tuple[tuple[int, int, int, str], tuple[int, ...]]
+
+
+def badness(gang: Sequence[Member], hosts: Sequence[Host]) -> tuple[object, ...]:
+    """Members in one rack are best, then in one block; then what they break and leave in all."""
+    scores = [score for score, _ in gang]
+    places = {(host.block, host.rack) for host in hosts if host.id in {s[3] for s in scores}}
+    one_rack = len(places) == 1 and all(rack for _, rack in places)
+    blocks = {block for block, _ in places}
+    one_block = len(blocks) == 1 and all(blocks)
+    apart = 0 if len(gang) == 1 or one_rack else 1 if one_block else 2
+    if apart == 2:  # then simply the best ones, one after the other
+        return (apart, scores)
+    sums = [sum(score[i] for score in scores) for i in range(3)]  # type: ignore[misc]
+    return (apart, sums, sorted(score[3] for score in scores))
+
+
+@settings(max_examples=300)
+@given(pools(most=4), WINDOWS, DEMANDS)
+def test_something_is_found_exactly_when_some_devices_fit(
+    hosts: Sequence[Host], window: tuple[int, int], wanted: Demand
+) -> None:
+    """The oracle tries every set of devices, and knows nothing of masks and choices."""
+    start, end = window[0], window[0] + window[1]
+    result = search(pool(hosts), wanted, start, end)
+    able = [
+        host
+        for host in hosts
+        if host.schedulable
+        and wanted.labels <= set(host.labels.split())
+        and (not wanted.resources or wanted.resources.vcpu <= host.spare(start, end))
+        and any(True for _ in ways(host.devices, host.free(start, end), wanted.devices))
+    ]
+    assert (result is not None) == (len(able) >= wanted.gang_size)
+    if result is None:
+        return
+    assert len({one.node_id for one in result}) == len(result) == wanted.gang_size
+    for one in result:
+        host = next(host for host in able if host.id == one.node_id)
         free = host.free(start, end)
-        for ids, wanted in zip(result.atom_ids, asks, strict=True):
+        for ids, entry in zip(one.atom_ids, wanted.devices, strict=True):
             positions = [atom - 100 for atom in ids]
             assert all(free >> position & 1 for position in positions)
-            assert satisfies([host.devices[position] for position in positions], wanted)
+            assert satisfies([host.devices[position] for position in positions], entry)
 
 
-@given(pools(), WINDOWS, ASKS, st.data())
+@given(pools(), WINDOWS, DEMANDS, st.data())
 def test_a_search_does_not_depend_on_what_was_known_before(
-    hosts: Sequence[Host],
-    window: tuple[int, int],
-    asks: tuple[DeviceAsk, ...],
-    data: st.DataObject,
+    hosts: Sequence[Host], window: tuple[int, int], wanted: Demand, data: st.DataObject
 ) -> None:
-    """Groups keep bounds of members that left: they may only make the search look closer."""
     start, end = window[0], window[0] + window[1]
     view = pool(data.draw(pools()))
     for node_id in list(view.nodes):
@@ -171,7 +257,7 @@ def test_a_search_does_not_depend_on_what_was_known_before(
             view.drop(node_id)
     for host in hosts:
         view.put(host.view())
-    assert find(view, asks, start, end) == find(pool(hosts), asks, start, end)
+    assert search(view, wanted, start, end) == search(pool(hosts), wanted, start, end)
 
 
 def test_bits_of_a_mask_ascend() -> None:

@@ -7,19 +7,26 @@ import pytest
 from hypothesis import given, settings
 
 from bcd.model.device import DeviceClass
-from bcd.model.reservation import DeviceAsk, Topology
-from bcd.placer.placement.search import find
+from bcd.model.ids import NodeId
+from bcd.model.reservation import DeviceAsk, Resources, Topology
+from bcd.placer.placement.demand import CAN_LIMIT, Demand
+from bcd.placer.placement.search import Where, find
 from bcd.placer.placement.unschedulable import Unschedulable, explain
-from tests.placer.placement.machines import ASKS, V100_MESH, ask, captured, mig_host
-from tests.placer.placement.pools import WINDOWS, Booking, Host, busy, pool, pools
+from tests.placer.placement.machines import V100_MESH, ask, captured, demand, mig_host
+from tests.placer.placement.pools import DEMANDS, WINDOWS, Booking, Host, busy, pool, pools
 from tests.placer.world import dgx, gpu
 
 HOUR = 1000
 
 
 def why(hosts: Sequence[Host], *asks: DeviceAsk, now: int = 0) -> Unschedulable:
-    assert find(pool(hosts), asks, now, now + HOUR) is None
-    return explain(pool(hosts), asks, now, HOUR)
+    return why_not(hosts, demand(*asks), now)
+
+
+def why_not(hosts: Sequence[Host], wanted: Demand, now: int = 0) -> Unschedulable:
+    view = pool(hosts)
+    assert find(view, wanted, Where(start_ms=now, end_ms=now + HOUR)) is None
+    return explain(view, wanted, now, HOUR)
 
 
 def host(name: str = "n", bookings: tuple[Booking, ...] = (), **flags: bool) -> Host:
@@ -57,7 +64,7 @@ def test_every_node_is_counted_once_and_the_message_names_them_all() -> None:
     assert sum(outcome.rejected.values()) == len(hosts)
     assert outcome.sentence == (
         f"none of {len(hosts)} nodes fits: state rejected 3, trust rejected 1, model rejected 3,"
-        " topology rejected 2, devices rejected 4"
+        " topology rejected 2, devices rejected 4 (the closest has 3 of 4 free)"
     )
 
 
@@ -135,17 +142,60 @@ def test_instances_wait_for_the_whole_gpu_that_is_booked_over_them() -> None:
     assert why([taken], ask(1, device_class=DeviceClass.MIG)).earliest_ms == 40
 
 
+def test_the_label_that_is_missing_is_named() -> None:
+    """Spec 6.4: what books host resources needs a daemon that enforces them."""
+    hosts = [host("a"), Host("b", dgx("b"), labels=CAN_LIMIT, vcpu=8), host("c", cordoned=True)]
+    wanted = demand(ask(1), resources=Resources(vcpu=16), labels=CAN_LIMIT)
+    outcome = why_not(hosts, wanted)
+    assert outcome.sentence == (
+        "none of 3 nodes fits: state rejected 1, labels rejected 1 (needs label"
+        " bc.dev/cap.devices.limits=*), resources rejected 1 (the closest has 8 of 16 vcpu)"
+    )
+
+
+def test_of_host_resources_the_nearest_miss_is_named() -> None:
+    hosts = [
+        Host("a", dgx("a"), vcpu=16, amounts=((10, 0, 50),)),
+        Host("b", dgx("b"), vcpu=14, amounts=((2, 0, 30), (2, 60, 90))),
+        Host("c", dgx("c")),
+    ]
+    outcome = why_not(hosts, demand(ask(1), resources=Resources(vcpu=13)))
+    assert outcome.rejected == {"resources": 3}
+    assert outcome.nearest == {"resources": "the closest has 12 of 13 vcpu"}
+    assert outcome.earliest_ms == 50
+
+
+def test_a_gang_says_how_many_nodes_would_do() -> None:
+    hosts = [host("a"), host("b"), host("c", busy(8, 0, 50)), host("d", busy(8, 0, 70))]
+    outcome = why_not(hosts, demand(ask(8), gang=3))
+    assert outcome.sentence == (
+        "2 of 4 nodes fit, the gang needs 3: devices rejected 2 (the closest has 0 of 8 free)"
+    )
+    assert outcome.earliest_ms == 50
+    outcome = why_not(hosts, demand(ask(8), gang=5))
+    assert outcome.sentence.startswith("2 of 4 nodes fit, the gang needs 5: ")
+    assert outcome.earliest_ms is None
+    assert why_not([host("a")], demand(ask(1), gang=2)).sentence == (
+        "1 of 1 nodes fits, the gang needs 2"
+    )
+
+
+def test_excluded_nodes_are_out_of_the_question() -> None:
+    view = pool([host("a"), host("b", busy(8, 0, 50))])
+    excluded = frozenset({NodeId("a")})
+    outcome = explain(view, demand(ask(1)), 0, HOUR, excluded)
+    assert (outcome.rejected, outcome.earliest_ms) == ({"devices": 1}, 50)
+
+
 @settings(max_examples=300)
-@given(pools(), WINDOWS, ASKS)
-def test_the_nearest_time_is_the_first_moment_at_which_the_search_finds_something(
-    hosts: Sequence[Host], window: tuple[int, int], asks: tuple[DeviceAsk, ...]
+@given(pools(), WINDOWS, DEMANDS)
+def test_every_node_counts_once_whatever_is_asked(
+    hosts: Sequence[Host], window: tuple[int, int], wanted: Demand
 ) -> None:
     now, duration = window
     view = pool(hosts)
-    if find(view, asks, now, now + duration) is not None:
-        return
-    outcome = explain(view, asks, now, duration)
-    moments = range(now + 1, 140)
-    fits = [m for m in moments if find(view, asks, m, m + duration) is not None]
-    assert outcome.earliest_ms == (fits[0] if fits else None)
-    assert sum(outcome.rejected.values()) == len(hosts)
+    outcome = explain(view, wanted, now, duration)
+    assert sum(outcome.rejected.values()) + outcome.fitting == len(hosts)
+    where = Where(start_ms=now, end_ms=now + duration)
+    assert (outcome.fitting >= wanted.gang_size) == (find(view, wanted, where) is not None)
+    assert all(outcome.rejected[name] for name in outcome.nearest)

@@ -26,6 +26,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "atoms": NOTHING,
     "bookings": NOTHING,
     "certificates": NOTHING,
+    "confirmations": NOTHING,
     "control": NOTHING,
     "desired_states": READ,
     "enrolments": {
@@ -40,6 +41,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     # Row-level security leaves it nothing but bc.dev/cap.* labels of source system.
     "node_labels": {"select": ALL, "insert": ALL, "delete": ALL},
     "nodes": NOTHING,
+    "offers": NOTHING,
     "pool_changes": NOTHING,
     "pools": NOTHING,
     "quota_charges": NOTHING,
@@ -55,6 +57,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "reservations": NOTHING,
     "revocations": READ,
     "schema_version": READ,
+    "shadows": NOTHING,
     "sessions": {"select": ALL, "insert": ALL, "update": ALL},
     "trust_bundles": READ,
     "webhook_deliveries": NOTHING,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contracts.slice_cases import CASES
-from tests.vm.guest.host import Hold, run
+from tests.vm.guest.host import Hold, journal, run
 from tests.vm.guest.mps import MPS
 from tests.vm.guest.slices import AFTER_REBOOT, SCENARIOS, Scenario, before_reboot
 from tests.vm.guest.tools import TOOLS
@@ -35,6 +35,7 @@ def main() -> None:
         os.sync()
         run("systemctl", "reboot", "--force", "--force")
         time.sleep(60)  # it is under way
+        sys.exit("the host did not reboot")
     found = json.loads(target.read_text())
     _write(
         target, found | {each.__name__: _outcome(each, Hold(_REBOOTED)) for each in AFTER_REBOOT}
@@ -56,13 +57,13 @@ def _hold(number: int) -> Hold:
 def _outcome(scenario: Scenario, hold: Hold) -> dict[str, Any]:
     said = io.StringIO()
     problem = ""
-    began = time.monotonic()
+    began, since = time.monotonic(), time.time()
     with contextlib.redirect_stdout(said):
         for part in (partial(scenario, hold), hold.clean):
             try:
                 part()
             except Exception:
-                problem = problem or traceback.format_exc()
+                problem = problem or f"{traceback.format_exc()}\n{journal(since)}"
     seconds = round(time.monotonic() - began, 1)
     print(f"{'FAILED' if problem else 'ok':6} {seconds:6.1f} s  {scenario.__name__}", flush=True)
     print(f"{said.getvalue()}{problem}", end="", flush=True)

@@ -42,6 +42,11 @@ def run(*command: str, check: bool = True) -> str:
     return done.stdout
 
 
+def shown(name: str, unit: str) -> str:
+    """A property of a unit, as systemctl prints it; ``Job`` is empty when none is under way."""
+    return run("systemctl", "show", "-P", name, unit).strip()
+
+
 def wait_for(what: str, holds: Callable[[], bool], wait_s: float = _WAIT_S) -> None:
     """Wait for something that no event tells of; fails after half a minute."""
     deadline = time.monotonic() + wait_s
@@ -49,6 +54,16 @@ def wait_for(what: str, holds: Callable[[], bool], wait_s: float = _WAIT_S) -> N
         if time.monotonic() > deadline:
             raise AssertionError(f"waited in vain for {what}")
         time.sleep(0.05)
+
+
+def journal(since: float) -> str:
+    """Units that failed, and the last that any unit, systemd and the kernel said since a time.
+
+    In seconds since 1970. Who waits in vain reads here how what it waited for came to its end.
+    """
+    failed = run("systemctl", "--failed", "--plain", "--no-legend", check=False)
+    words = ("-b", f"--since=@{int(since)}", "-n", "80", "-o", "short-monotonic")
+    return f"failed units:\n{failed}the journal:\n{run('journalctl', *words, check=False)}"
 
 
 class Hold:

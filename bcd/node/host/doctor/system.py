@@ -18,7 +18,8 @@ _DROPIN = "bcd-alloc-.slice.d"
 _UNIT = "bcd.service"
 # A slice that no allocation has; asking for it loads its drop-ins and starts nothing.
 _PROBE = "bcd-alloc-doctor.slice"
-# What starts workloads; the daemon must be ready before. All that the unit has in Before=.
+# What starts workloads; the daemon must be ready before. All that the unit has in Before=, and no
+# sockets: see ``order``.
 MANAGERS = (
     "containerd.service",
     "docker.service",
@@ -28,7 +29,6 @@ MANAGERS = (
     "podman.service",
     "podman-restart.service",
     "podman-auto-update.service",
-    "podman.socket",
     "k3s.service",
     "k3s-agent.service",
     "rke2-agent.service",
@@ -193,11 +193,21 @@ def watchdog(patient: Patient) -> Answer:
 
 
 def order(patient: Patient) -> Answer:
-    """A workload manager that starts first finds no holds after a reboot."""
+    """A workload manager that starts first finds no holds after a reboot.
+
+    Sockets start before ``basic.target``, the daemon after it: before a socket, it would wait for
+    itself, and at boot systemd leaves one of those that wait out, by chance.
+    """
     found = _unit(patient, "Before")
     if isinstance(found, Answer):
         return found
     before = found.get("Before", "").split()
+    sockets = [name for name in before if name.endswith(".socket")]
+    if sockets:
+        return failed(
+            f"{_UNIT} waits for itself by way of {' '.join(sockets)}; one may be left out at boot",
+            f"take {' '.join(sockets)} out of Before= in: systemctl edit {_UNIT}",
+        )
     there = [
         name
         for name in MANAGERS

@@ -81,7 +81,7 @@ class PoolPolicy(_message.Message):
     turnaround_ms: _builtins.int
     """A gap kept free after every booking; 0 by default."""
     placer: _builtins.str
-    """"inline" (default)."""
+    """"inline" (default) places within the create; "queued" takes it in, and places in batches."""
     kubernetes: _builtins.bool
     """Whether reservations may be bound to Kubernetes."""
     tenant_root: _builtins.bool
@@ -1091,9 +1091,12 @@ class IssueTokenRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     ADMIN_FIELD_NUMBER: _builtins.int
     LIFETIME_MS_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     subject: _builtins.str
     admin: _builtins.bool
     lifetime_ms: _builtins.int
+    actor: _builtins.str
+    """The agent to which the subject delegates this session; what it makes is the subject's."""
     @_builtins.property
     def tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1106,10 +1109,11 @@ class IssueTokenRequest(_message.Message):
         groups: _abc.Iterable[_builtins.str] | None = ...,
         admin: _builtins.bool = ...,
         lifetime_ms: _builtins.int = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admin", b"admin", "groups", b"groups", "lifetime_ms", b"lifetime_ms", "subject", b"subject", "tenants", b"tenants"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "admin", b"admin", "groups", b"groups", "lifetime_ms", b"lifetime_ms", "subject", b"subject", "tenants", b"tenants"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

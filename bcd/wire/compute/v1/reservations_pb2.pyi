@@ -251,6 +251,167 @@ class ListReservationsResponse(_message.Message):
 Global___ListReservationsResponse: _TypeAlias = ListReservationsResponse  # noqa: Y015
 
 @_typing.final
+class RenewReservationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    RESERVATION_ID_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    reservation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        reservation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reservation_id", b"reservation_id", "tenant_id", b"tenant_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewReservationRequest: _TypeAlias = RenewReservationRequest  # noqa: Y015
+
+@_typing.final
+class RenewReservationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reservation(self) -> Global___Reservation: ...
+    def __init__(
+        self,
+        *,
+        reservation: Global___Reservation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reservation", b"reservation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reservation", b"reservation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewReservationResponse: _TypeAlias = RenewReservationResponse  # noqa: Y015
+
+@_typing.final
+class ExtendReservationRequest(_message.Message):
+    """Exactly one of until and by."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    RESERVATION_ID_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    reservation_id: _builtins.str
+    until: _builtins.int
+    """The new end. Safe to repeat: one that is reached already extends nothing."""
+    by: _builtins.str
+    """How much longer, "4h" or milliseconds; a repeated one extends again, from the new end."""
+    idempotency_key: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        reservation_id: _builtins.str = ...,
+        until: _builtins.int | None = ...,
+        by: _builtins.str | None = ...,
+        idempotency_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_by", b"_by", "_until", b"_until", "by", b"by", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_by", b"_by", "_until", b"_until", "by", b"by", "idempotency_key", b"idempotency_key", "reservation_id", b"reservation_id", "tenant_id", b"tenant_id", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__by: _TypeAlias = _typing.Literal["by"]  # noqa: Y015
+    _WhichOneofArgType__by: _TypeAlias = _typing.Literal["_by", b"_by"]  # noqa: Y015
+    _WhichOneofReturnType__until: _TypeAlias = _typing.Literal["until"]  # noqa: Y015
+    _WhichOneofArgType__until: _TypeAlias = _typing.Literal["_until", b"_until"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__by) -> _WhichOneofReturnType__by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__until) -> _WhichOneofReturnType__until | None: ...
+
+Global___ExtendReservationRequest: _TypeAlias = ExtendReservationRequest  # noqa: Y015
+
+@_typing.final
+class ExtendReservationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    EXTENDED_FIELD_NUMBER: _builtins.int
+    AVAILABLE_UNTIL_FIELD_NUMBER: _builtins.int
+    extended: _builtins.bool
+    available_until: _builtins.int
+    """Where another booking is in the way: until when nothing is."""
+    @_builtins.property
+    def reservation(self) -> Global___Reservation: ...
+    def __init__(
+        self,
+        *,
+        reservation: Global___Reservation | None = ...,
+        extended: _builtins.bool = ...,
+        available_until: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_available_until", b"_available_until", "available_until", b"available_until", "reservation", b"reservation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_available_until", b"_available_until", "available_until", b"available_until", "extended", b"extended", "reservation", b"reservation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__available_until: _TypeAlias = _typing.Literal["available_until"]  # noqa: Y015
+    _WhichOneofArgType__available_until: _TypeAlias = _typing.Literal["_available_until", b"_available_until"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__available_until) -> _WhichOneofReturnType__available_until | None: ...
+
+Global___ExtendReservationResponse: _TypeAlias = ExtendReservationResponse  # noqa: Y015
+
+@_typing.final
+class ReassignReservationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_ID_FIELD_NUMBER: _builtins.int
+    FROM_OWNER_FIELD_NUMBER: _builtins.int
+    TO_OWNER_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    tenant_id: _builtins.str
+    from_owner: _builtins.str
+    """Owners as a reservation's ownerIdentityId shows them."""
+    to_owner: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        tenant_id: _builtins.str = ...,
+        from_owner: _builtins.str = ...,
+        to_owner: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_owner", b"from_owner", "reason", b"reason", "tenant_id", b"tenant_id", "to_owner", b"to_owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReassignReservationsRequest: _TypeAlias = ReassignReservationsRequest  # noqa: Y015
+
+@_typing.final
+class ReassignReservationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASSIGNED_FIELD_NUMBER: _builtins.int
+    reassigned: _builtins.int
+    def __init__(
+        self,
+        *,
+        reassigned: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reassigned", b"reassigned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReassignReservationsResponse: _TypeAlias = ReassignReservationsResponse  # noqa: Y015
+
+@_typing.final
 class ReleaseReservationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -352,6 +513,7 @@ class Reservation(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     HOST_SHARE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    LEASE_UNTIL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     tenant_id: _builtins.str
     pool_id: _builtins.str
@@ -359,6 +521,8 @@ class Reservation(_message.Message):
     owner_identity_id: _builtins.str
     idempotency_key: _builtins.str
     version: _builtins.int
+    lease_until: _builtins.int
+    """When the lease runs out unless it is renewed; absent without one."""
     @_builtins.property
     def request(self) -> Global___ReservationRequest: ...
     @_builtins.property
@@ -392,12 +556,15 @@ class Reservation(_message.Message):
         operation: Global___Operation | None = ...,
         host_share: Global___Resources | None = ...,
         version: _builtins.int = ...,
+        lease_until: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["binding", b"binding", "during", b"during", "host_share", b"host_share", "operation", b"operation", "request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lease_until", b"_lease_until", "binding", b"binding", "during", b"during", "host_share", b"host_share", "lease_until", b"lease_until", "operation", b"operation", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["binding", b"binding", "bindings", b"bindings", "conditions", b"conditions", "during", b"during", "host_share", b"host_share", "id", b"id", "idempotency_key", b"idempotency_key", "operation", b"operation", "owner_identity_id", b"owner_identity_id", "pool_id", b"pool_id", "request", b"request", "state", b"state", "tenant_id", b"tenant_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lease_until", b"_lease_until", "binding", b"binding", "bindings", b"bindings", "conditions", b"conditions", "during", b"during", "host_share", b"host_share", "id", b"id", "idempotency_key", b"idempotency_key", "lease_until", b"lease_until", "operation", b"operation", "owner_identity_id", b"owner_identity_id", "pool_id", b"pool_id", "request", b"request", "state", b"state", "tenant_id", b"tenant_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__lease_until: _TypeAlias = _typing.Literal["lease_until"]  # noqa: Y015
+    _WhichOneofArgType__lease_until: _TypeAlias = _typing.Literal["_lease_until", b"_lease_until"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lease_until) -> _WhichOneofReturnType__lease_until | None: ...
 
 Global___Reservation: _TypeAlias = Reservation  # noqa: Y015
 

@@ -54,6 +54,16 @@ class ReservationsServiceStub:
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ListReservationsRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ListReservationsResponse.FromString,
                 _registered_method=True)
+        self.RenewReservation = channel.unary_unary(
+                '/bcd.wire.compute.v1.ReservationsService/RenewReservation',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.RenewReservationRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.RenewReservationResponse.FromString,
+                _registered_method=True)
+        self.ExtendReservation = channel.unary_unary(
+                '/bcd.wire.compute.v1.ReservationsService/ExtendReservation',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ExtendReservationRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ExtendReservationResponse.FromString,
+                _registered_method=True)
         self.ReleaseReservation = channel.unary_unary(
                 '/bcd.wire.compute.v1.ReservationsService/ReleaseReservation',
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReleaseReservationRequest.SerializeToString,
@@ -63,6 +73,11 @@ class ReservationsServiceStub:
                 '/bcd.wire.compute.v1.ReservationsService/CancelReservation',
                 request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.CancelReservationRequest.SerializeToString,
                 response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.CancelReservationResponse.FromString,
+                _registered_method=True)
+        self.ReassignReservations = channel.unary_unary(
+                '/bcd.wire.compute.v1.ReservationsService/ReassignReservations',
+                request_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReassignReservationsRequest.SerializeToString,
+                response_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReassignReservationsResponse.FromString,
                 _registered_method=True)
 
 
@@ -93,6 +108,21 @@ class ReservationsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewReservation(self, request, context):
+        """Lets the lease run anew from now on; INVALID_STATE without one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExtendReservation(self, request, context):
+        """Moves the end later, of every allocation or of none. Decided like a create, with the whole
+        duration; one extend of a reservation at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReleaseReservation(self, request, context):
         """Ends a reservation now; cancels one that is pending; changes nothing once it has ended.
         """
@@ -102,6 +132,13 @@ class ReservationsServiceServicer:
 
     def CancelReservation(self, request, context):
         """Withdraws one that has not started; otherwise INVALID_STATE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReassignReservations(self, request, context):
+        """Administrators only: hands what an owner has, and has not ended, to a successor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,6 +162,16 @@ def add_ReservationsServiceServicer_to_server(servicer, server):
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ListReservationsRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ListReservationsResponse.SerializeToString,
             ),
+            'RenewReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewReservation,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.RenewReservationRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.RenewReservationResponse.SerializeToString,
+            ),
+            'ExtendReservation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExtendReservation,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ExtendReservationRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ExtendReservationResponse.SerializeToString,
+            ),
             'ReleaseReservation': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseReservation,
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReleaseReservationRequest.FromString,
@@ -134,6 +181,11 @@ def add_ReservationsServiceServicer_to_server(servicer, server):
                     servicer.CancelReservation,
                     request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.CancelReservationRequest.FromString,
                     response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.CancelReservationResponse.SerializeToString,
+            ),
+            'ReassignReservations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReassignReservations,
+                    request_deserializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReassignReservationsRequest.FromString,
+                    response_serializer=bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReassignReservationsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -233,6 +285,60 @@ class ReservationsService:
             _registered_method=True)
 
     @staticmethod
+    def RenewReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.ReservationsService/RenewReservation',
+            bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.RenewReservationRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.RenewReservationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExtendReservation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.ReservationsService/ExtendReservation',
+            bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ExtendReservationRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ExtendReservationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ReleaseReservation(request,
             target,
             options=(),
@@ -276,6 +382,33 @@ class ReservationsService:
             '/bcd.wire.compute.v1.ReservationsService/CancelReservation',
             bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.CancelReservationRequest.SerializeToString,
             bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.CancelReservationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReassignReservations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/bcd.wire.compute.v1.ReservationsService/ReassignReservations',
+            bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReassignReservationsRequest.SerializeToString,
+            bcd_dot_wire_dot_compute_dot_v1_dot_reservations__pb2.ReassignReservationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

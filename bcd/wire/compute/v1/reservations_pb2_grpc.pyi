@@ -42,10 +42,18 @@ class ReservationsServiceStub:
     """Idempotent per tenant, caller and idempotency key."""
     GetReservation: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.GetReservationRequest, _reservations_pb2.GetReservationResponse]
     ListReservations: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.ListReservationsRequest, _reservations_pb2.ListReservationsResponse]
+    RenewReservation: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.RenewReservationRequest, _reservations_pb2.RenewReservationResponse]
+    """Lets the lease run anew from now on; INVALID_STATE without one."""
+    ExtendReservation: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.ExtendReservationRequest, _reservations_pb2.ExtendReservationResponse]
+    """Moves the end later, of every allocation or of none. Decided like a create, with the whole
+    duration; one extend of a reservation at a time.
+    """
     ReleaseReservation: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.ReleaseReservationRequest, _reservations_pb2.ReleaseReservationResponse]
     """Ends a reservation now; cancels one that is pending; changes nothing once it has ended."""
     CancelReservation: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.CancelReservationRequest, _reservations_pb2.CancelReservationResponse]
     """Withdraws one that has not started; otherwise INVALID_STATE."""
+    ReassignReservations: _grpc.UnaryUnaryMultiCallable[_reservations_pb2.ReassignReservationsRequest, _reservations_pb2.ReassignReservationsResponse]
+    """Administrators only: hands what an owner has, and has not ended, to a successor."""
 
 @_typing.type_check_only
 class ReservationsServiceAsyncStub(ReservationsServiceStub):
@@ -61,10 +69,18 @@ class ReservationsServiceAsyncStub(ReservationsServiceStub):
     """Idempotent per tenant, caller and idempotency key."""
     GetReservation: _aio.UnaryUnaryMultiCallable[_reservations_pb2.GetReservationRequest, _reservations_pb2.GetReservationResponse]  # type: ignore[assignment]
     ListReservations: _aio.UnaryUnaryMultiCallable[_reservations_pb2.ListReservationsRequest, _reservations_pb2.ListReservationsResponse]  # type: ignore[assignment]
+    RenewReservation: _aio.UnaryUnaryMultiCallable[_reservations_pb2.RenewReservationRequest, _reservations_pb2.RenewReservationResponse]  # type: ignore[assignment]
+    """Lets the lease run anew from now on; INVALID_STATE without one."""
+    ExtendReservation: _aio.UnaryUnaryMultiCallable[_reservations_pb2.ExtendReservationRequest, _reservations_pb2.ExtendReservationResponse]  # type: ignore[assignment]
+    """Moves the end later, of every allocation or of none. Decided like a create, with the whole
+    duration; one extend of a reservation at a time.
+    """
     ReleaseReservation: _aio.UnaryUnaryMultiCallable[_reservations_pb2.ReleaseReservationRequest, _reservations_pb2.ReleaseReservationResponse]  # type: ignore[assignment]
     """Ends a reservation now; cancels one that is pending; changes nothing once it has ended."""
     CancelReservation: _aio.UnaryUnaryMultiCallable[_reservations_pb2.CancelReservationRequest, _reservations_pb2.CancelReservationResponse]  # type: ignore[assignment]
     """Withdraws one that has not started; otherwise INVALID_STATE."""
+    ReassignReservations: _aio.UnaryUnaryMultiCallable[_reservations_pb2.ReassignReservationsRequest, _reservations_pb2.ReassignReservationsResponse]  # type: ignore[assignment]
+    """Administrators only: hands what an owner has, and has not ended, to a successor."""
 
 class ReservationsServiceServicer(metaclass=_abc_1.ABCMeta):
     """ReservationsService is the tenant's API. Callers carry a bearer token; a refusal carries
@@ -97,6 +113,24 @@ class ReservationsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_reservations_pb2.ListReservationsResponse, _abc.Awaitable[_reservations_pb2.ListReservationsResponse]]: ...
 
     @_abc_1.abstractmethod
+    def RenewReservation(
+        self,
+        request: _reservations_pb2.RenewReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_reservations_pb2.RenewReservationResponse, _abc.Awaitable[_reservations_pb2.RenewReservationResponse]]:
+        """Lets the lease run anew from now on; INVALID_STATE without one."""
+
+    @_abc_1.abstractmethod
+    def ExtendReservation(
+        self,
+        request: _reservations_pb2.ExtendReservationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_reservations_pb2.ExtendReservationResponse, _abc.Awaitable[_reservations_pb2.ExtendReservationResponse]]:
+        """Moves the end later, of every allocation or of none. Decided like a create, with the whole
+        duration; one extend of a reservation at a time.
+        """
+
+    @_abc_1.abstractmethod
     def ReleaseReservation(
         self,
         request: _reservations_pb2.ReleaseReservationRequest,
@@ -111,5 +145,13 @@ class ReservationsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_reservations_pb2.CancelReservationResponse, _abc.Awaitable[_reservations_pb2.CancelReservationResponse]]:
         """Withdraws one that has not started; otherwise INVALID_STATE."""
+
+    @_abc_1.abstractmethod
+    def ReassignReservations(
+        self,
+        request: _reservations_pb2.ReassignReservationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_reservations_pb2.ReassignReservationsResponse, _abc.Awaitable[_reservations_pb2.ReassignReservationsResponse]]:
+        """Administrators only: hands what an owner has, and has not ended, to a successor."""
 
 def add_ReservationsServiceServicer_to_server(servicer: ReservationsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

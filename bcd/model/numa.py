@@ -1,8 +1,8 @@
 """What fits where: amounts that are confined to NUMA nodes, shared out over what the nodes have.
 
 Holds that may use several nodes make room for one that may not, so their order does not matter:
-this is a maximal flow from amounts to nodes, found by shortest augmenting paths. Pure; ``fit``
-asks it for memory and for huge pages.
+this is a maximal flow from amounts to nodes, found by shortest augmenting paths. Pure; the daemon's
+``fit`` and the control plane's ``limits`` ask it for memory and for huge pages, and so agree.
 """
 
 from collections.abc import Mapping

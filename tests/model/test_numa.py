@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcd.node.numa import Room
+from bcd.model.numa import Room
 
 NODES = range(4)
 supplies = st.dictionaries(st.sampled_from(NODES), st.integers(-2, 9), min_size=1)

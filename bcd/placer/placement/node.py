@@ -1,0 +1,129 @@
+"""One node as the search sees it: its standing, its devices, and what is booked there. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import merge
+
+from bcd.model.ids import NodeId
+from bcd.model.reservation import Resources
+from bcd.placer.placement.shape import Shape
+from bcd.placer.placement.timeline import (
+    AmountTimeline,
+    DeviceTimeline,
+    Span,
+    amounts_of,
+    both,
+    differing,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node's standing, devices and host. ``atom_ids`` are in the order of the shape's bits.
+
+    ``capacity`` is what the host can give beside devices, None where it books none; ``rack`` and
+    ``block`` say where it stands, empty where nobody said.
+    """
+
+    id: NodeId
+    ready: bool
+    reachable: bool
+    cordoned: bool
+    trusted: bool
+    labels: frozenset[str]
+    shape: Shape
+    bookable: int
+    atom_ids: tuple[int, ...]
+    capacity: Resources | None = None
+    rack: str = ""
+    block: str = ""
+
+    @property
+    def schedulable(self) -> bool:
+        """Whether the node takes new bookings at all (spec 1.3)."""
+        return self.ready and self.reachable and self.trusted and not self.cordoned
+
+
+class NodeView:
+    """A node with its live bookings; times in milliseconds, windows half-open."""
+
+    __slots__ = ("amounts", "devices", "facts")
+
+    def __init__(
+        self,
+        facts: NodeFacts,
+        bookings: Iterable[tuple[int, int, int]] = (),
+        amounts: Iterable[tuple[Resources, int, int]] = (),
+    ) -> None:
+        """``bookings`` are (atom id, start, end), ``amounts`` (host resources, start, end)."""
+        self.facts = facts
+        places = {atom_id: position for position, atom_id in enumerate(facts.atom_ids)}
+        self.devices = DeviceTimeline(
+            (facts.shape.consumed(1 << places[atom_id]), start_ms, end_ms)
+            for atom_id, start_ms, end_ms in bookings
+        )
+        self.amounts = AmountTimeline(
+            (amounts_of(resources), start_ms, end_ms) for resources, start_ms, end_ms in amounts
+        )
+
+    def with_facts(self, facts: NodeFacts) -> "NodeView":
+        """The same bookings under facts that do not concern the devices' order."""
+        return self._with(facts, self.devices, self.amounts)
+
+    def with_booking(
+        self, atom_ids: Iterable[int], resources: Resources, start_ms: int, end_ms: int
+    ) -> "NodeView":
+        """This node with one more booking of these atoms and host resources."""
+        places = {atom_id: position for position, atom_id in enumerate(self.facts.atom_ids)}
+        mask = sum(1 << places[atom_id] for atom_id in atom_ids)
+        devices = self.devices.with_interval(self.facts.shape.consumed(mask), start_ms, end_ms)
+        amounts = self.amounts
+        if resources:
+            amounts = amounts.with_interval(amounts_of(resources), start_ms, end_ms)
+        return self._with(self.facts, devices, amounts)
+
+    @staticmethod
+    def _with(facts: NodeFacts, devices: DeviceTimeline, amounts: AmountTimeline) -> "NodeView":
+        node = NodeView(facts)
+        node.devices, node.amounts = devices, amounts
+        return node
+
+    def free(self, start_ms: int, end_ms: int) -> int:
+        """The bookable atoms with no booking in the window, nor a rival mode on their GPU."""
+        return self.facts.bookable & ~self.devices.during(start_ms, end_ms)
+
+    def lacks(self, resources: Resources, start_ms: int, end_ms: int) -> Mapping[str, int]:
+        """What the host has left of each resource that it has too little of, by its API name.
+
+        Empty when at every instant of the window it can give these amounts beside what is booked.
+        """
+        if not resources:
+            return {}
+        capacity = self.facts.capacity or Resources()
+        peak = self.amounts.peak(start_ms, end_ms)
+        names = ("vcpu", "memoryGiB", "hugepages1Gi")
+        asked, whole = amounts_of(resources), amounts_of(capacity)
+        return {
+            name: max(0, total - taken)
+            for name, wanted, total, taken in zip(names, asked, whole, peak, strict=True)
+            if wanted and wanted > total - taken
+        }
+
+    def differs(self, other: "NodeView") -> Span | None:
+        """The stretch of time in which something else is booked than on an ``other``."""
+        mine, theirs = self.devices, other.devices
+        devices = differing((mine.times, mine.masks), (theirs.times, theirs.masks))
+        own, its = self.amounts, other.amounts
+        return both(devices, differing((own.times, own.sums), (its.times, its.sums)))
+
+    def ends(self, after_ms: int) -> Iterator[int]:
+        """The moments after ``after_ms`` at which something becomes free, ascending."""
+        return merge(self.devices.ends(after_ms), self.amounts.ends(after_ms))
+
+    def idle(self, mask: int, start_ms: int, end_ms: int, since_ms: int) -> int:
+        """The idle time that a booking of these atoms would leave before it and after it.
+
+        Before it counts from ``since_ms`` on.
+        """
+        before = self.devices.idle_before(mask, start_ms, since_ms)
+        return before + self.devices.idle_after(mask, end_ms)

@@ -1,0 +1,254 @@
+"""Who has what taken when, for thousands of like nodes at once: one bit a node. Pure.
+
+Time is cut into buckets. For each bucket and device there is a plane: an integer with a bit for
+every node whose device is taken at some moment of the bucket. A window's planes are the union of
+those of its buckets, which is exact but for nodes that change in the middle of the window's first
+or last bucket; those are known too, and are looked at by themselves. Long bookings are kept in
+coarse buckets, so that neither a booking nor a window of years costs much.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from bcd.model.ids import NodeId
+from bcd.placer.placement.node import NodeView
+from bcd.placer.placement.shape import Shape, bits
+from bcd.placer.placement.timeline import FOREVER, Span
+
+_FINE = 21  # 2^21 ms are 35 minutes
+_COARSE = 27  # 37 hours
+_PER_COARSE = 1 << (_COARSE - _FINE)
+# What a plane is about: a fine bucket; a coarse one that is taken throughout, or at any moment; a
+# fine one in which something changes, host resources included.
+_PART, _THROUGHOUT, _TOUCHED, _CHANGES = range(4)
+_FINE_MS = 1 << _FINE
+_Key = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Nodes, as bits of their kind, with the same devices bookable and free in a window."""
+
+    kind: "Kind"
+    bookable: int
+    free: int
+    nodes: int
+
+    def node_ids(self) -> Iterator[NodeId]:
+        """The nodes, in the order in which the kind came to know them."""
+        return self.kind.named(self.nodes)
+
+
+class Kind:
+    """Schedulable nodes of one shape and with the same labels."""
+
+    __slots__ = (
+        "_changes", "_count", "_ids", "_members", "_out", "_places", "_planes", "labels", "shape",
+    )  # fmt: skip
+
+    def __init__(self, shape: Shape, labels: frozenset[str]) -> None:
+        self.shape = shape
+        self.labels = labels
+        self._count = len(shape.slots)
+        self._ids: list[NodeId] = []
+        self._places: dict[NodeId, int] = {}
+        self._members = 0
+        self._out = [0] * self._count
+        self._planes: dict[_Key, list[int]] = {}
+        self._changes: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def named(self, nodes: int) -> Iterator[NodeId]:
+        """The ids of these bits, ascending."""
+        text = bin(nodes)[:1:-1]
+        place = text.find("1")
+        while place >= 0:
+            yield self._ids[place]
+            place = text.find("1", place + 1)
+
+    def put(self, after: NodeView, before: NodeView | None) -> None:
+        """Take a node in, or what became of it."""
+        place = self._places.get(after.facts.id)
+        if place is None:
+            place = self._places[after.facts.id] = len(self._ids)
+            self._ids.append(after.facts.id)
+        bit = 1 << place
+        self._members |= bit
+        self._toggle(bit, before, after)
+
+    def drop(self, before: NodeView) -> None:
+        """Forget a node; its place is kept for its return."""
+        bit = 1 << self._places[before.facts.id]
+        self._members &= ~bit
+        self._toggle(bit, before, None)
+
+    def _toggle(self, bit: int, before: NodeView | None, after: NodeView | None) -> None:
+        span: Span | None = (0, FOREVER)
+        if before is not None and after is not None:
+            span = after.differs(before)
+        old = {} if before is None or span is None else _marks(before, span)
+        new = {} if after is None or span is None else _marks(after, span)
+        for key in old.keys() | new.keys():
+            changed = old.get(key, 0) ^ new.get(key, 0)
+            if changed and key[0] == _CHANGES:
+                self._toggle_change(key[1], bit)
+            elif changed:
+                planes = self._planes.setdefault(key, [0] * self._count)
+                for position in bits(changed):
+                    planes[position] ^= bit
+                if not any(planes):
+                    del self._planes[key]
+        for position in bits(self._unbookable(before) ^ self._unbookable(after)):
+            self._out[position] ^= bit
+
+    def _toggle_change(self, bucket: int, bit: int) -> None:
+        nodes = self._changes.get(bucket, 0) ^ bit
+        if nodes:
+            self._changes[bucket] = nodes
+        else:
+            del self._changes[bucket]
+
+    def changes(self, after_ms: int) -> Iterable[tuple[int, int]]:
+        """Stretches of time that end after ``after_ms``, by their ends, in which nodes change.
+
+        With the nodes' bits; in no order.
+        """
+        first = after_ms >> _FINE
+        return [
+            ((bucket + 1) << _FINE, nodes)
+            for bucket, nodes in self._changes.items()
+            if bucket >= first
+        ]
+
+    def _unbookable(self, node: NodeView | None) -> int:
+        return 0 if node is None else ((1 << self._count) - 1) & ~node.facts.bookable
+
+    def alike(
+        self, views: Mapping[NodeId, NodeView], start_ms: int, end_ms: int
+    ) -> Iterator[Alike]:
+        """The members by what they have bookable and free in the window, each once."""
+        whole = (1 << self._count) - 1
+        taken, apart = self._taken(start_ms, end_ms)
+        for out, among in _split(self._members, self._out):
+            bookable = whole & ~out
+            found: dict[int, int] = {}
+            for blocked, nodes in _split(among & ~apart, taken):
+                free = bookable & ~blocked
+                found[free] = found.get(free, 0) | nodes
+            for node_id in self.named(among & apart):
+                free = bookable & ~views[node_id].devices.during(start_ms, end_ms)
+                found[free] = found.get(free, 0) | 1 << self._places[node_id]
+            for free, nodes in found.items():
+                yield Alike(self, bookable, free, nodes)
+
+    def _taken(self, start_ms: int, end_ms: int) -> tuple[list[int], int]:
+        """For each device who has it taken in the window, and whom that may be wrong about.
+
+        Those are nodes of which something changes within a bucket that the window has only a part
+        of, and that are not known to have the same taken in the rest of the window.
+        """
+        edges = {moment >> _FINE for moment in (start_ms, end_ms) if moment % _FINE_MS}
+        taken = self._union(self._keys(start_ms, end_ms, edges))
+        partly = self._union([(_PART, bucket) for bucket in edges])
+        doubtful = 0
+        for position, plane in enumerate(partly):
+            doubtful |= plane & ~taken[position]
+            taken[position] |= plane
+        changing = 0
+        for bucket in edges:
+            changing |= self._changes.get(bucket, 0)
+        return taken, changing & doubtful & self._members
+
+    def _union(self, keys: Iterable[_Key]) -> list[int]:
+        union = [0] * self._count
+        for key in keys:
+            planes = self._planes.get(key)
+            if planes is not None:
+                for position, plane in enumerate(planes):
+                    if plane:
+                        union[position] |= plane
+        return union
+
+    def _keys(self, start_ms: int, end_ms: int, edges: set[int]) -> Iterable[_Key]:
+        """The buckets that make up a window but for its edges; of a very long one those there are.
+
+        What is taken throughout a coarse bucket is so in every part of it.
+        """
+        last_ms = end_ms - 1
+        if (last_ms - start_ms) >> _COARSE > len(self._planes):
+            return [
+                key
+                for key in self._planes
+                if _within(key, start_ms, last_ms) and not (key[0] == _PART and key[1] in edges)
+            ]
+        keys = []
+        for coarse in range(start_ms >> _COARSE, (last_ms >> _COARSE) + 1):
+            if start_ms <= coarse << _COARSE and (coarse + 1) << _COARSE <= end_ms:
+                keys.append((_TOUCHED, coarse))
+                continue
+            keys.append((_THROUGHOUT, coarse))
+            first = max(start_ms >> _FINE, coarse * _PER_COARSE)
+            last = min(last_ms >> _FINE, (coarse + 1) * _PER_COARSE - 1)
+            keys += [(_PART, fine) for fine in range(first, last + 1) if fine not in edges]
+        return keys
+
+
+def _within(key: _Key, start_ms: int, last_ms: int) -> bool:
+    about, bucket = key
+    if about == _PART:
+        return start_ms >> _FINE <= bucket <= last_ms >> _FINE
+    return about == _THROUGHOUT and start_ms >> _COARSE <= bucket <= last_ms >> _COARSE
+
+
+def _split(nodes: int, planes: list[int]) -> Iterable[tuple[int, int]]:
+    """The nodes by the mask of the planes that they are in."""
+    parts = [(0, nodes)] if nodes else []
+    for position, plane in enumerate(planes):
+        if plane:
+            bit = 1 << position
+            divided = []
+            for mask, part in parts:
+                inside = part & plane
+                if inside:
+                    divided.append((mask | bit, inside))
+                if inside != part:
+                    divided.append((mask, part ^ inside))
+            parts = divided
+    return parts
+
+
+def _marks(node: NodeView, span: Span) -> dict[_Key, int]:
+    """Which planes a node is in, by what they are about, in all coarse buckets of a span."""
+    marks: dict[_Key, int] = {}
+    times, masks = node.devices.times, node.devices.masks
+    first_ms = span[0] >> _COARSE << _COARSE
+    last_ms = (((span[1] - 1) >> _COARSE) + 1 << _COARSE) - 1
+    for place in range(max(bisect_right(times, first_ms) - 1, 0), len(times) - 1):
+        if times[place] > last_ms:
+            break
+        if masks[place]:
+            start_ms, end_ms = max(times[place], first_ms), times[place + 1] - 1
+            if start_ms <= end_ms:
+                _mark(marks, masks[place], start_ms, min(end_ms, last_ms))
+    for moment in (*times, *node.amounts.times):
+        if first_ms <= moment <= last_ms:
+            marks[(_CHANGES, moment >> _FINE)] = 1
+    return marks
+
+
+def _mark(marks: dict[_Key, int], mask: int, start_ms: int, last_ms: int) -> None:
+    for coarse in range(start_ms >> _COARSE, (last_ms >> _COARSE) + 1):
+        key = (_TOUCHED, coarse)
+        marks[key] = marks.get(key, 0) | mask
+        first = max(start_ms >> _FINE, coarse * _PER_COARSE)
+        last = min(last_ms >> _FINE, (coarse + 1) * _PER_COARSE - 1)
+        if start_ms <= coarse << _COARSE and last_ms >= ((coarse + 1) << _COARSE) - 1:
+            key = (_THROUGHOUT, coarse)
+            marks[key] = marks.get(key, 0) | mask
+        else:
+            for fine in range(first, last + 1):
+                key = (_PART, fine)
+                marks[key] = marks.get(key, 0) | mask

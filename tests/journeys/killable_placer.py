@@ -1,0 +1,130 @@
+"""``bcd-placer`` that ends itself by SIGKILL at a chosen statement of the transactions named to it.
+
+``python -m tests.journeys.killable_placer FUSE ARGUMENT…`` imports the program once and forks a
+placer with these arguments for each line ``start`` on standard input; it answers with the process
+id, and ``wait`` with the exit status of the last one. FUSE is a file of JSON that the placer reads
+at each transaction: ``works`` are names of functions that transactions run, ``left`` how many
+statements and commits of theirs still happen, null for all.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from bcd.cli import placer
+from bcd.store.database import Row, Transaction
+from bcd.store.postgresql import PostgresqlDatabase
+from bcd.store.sqlite import SqliteDatabase
+
+
+class _Fuse:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._burnt = 0
+
+    def watches(self, name: str) -> bool:
+        """Whether statements of transactions that run this function count."""
+        return name in json.loads(self._path.read_text())["works"]
+
+    def burn(self) -> None:
+        """One statement or commit further; the last one does not happen."""
+        left = json.loads(self._path.read_text())["left"]
+        if left is not None and self._burnt >= left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._burnt += left is not None
+
+
+class _Watched:
+    """A transaction whose statements burn the fuse."""
+
+    def __init__(self, tx: Transaction, fuse: _Fuse) -> None:
+        self._tx = tx
+        self._fuse = fuse
+        self.for_update, self.skip_locked = tx.for_update, tx.skip_locked
+
+    def all(self, sql: str, **values: object) -> Sequence[Row]:
+        self._fuse.burn()
+        return self._tx.all(sql, **values)
+
+    def one(self, sql: str, **values: object) -> Row | None:
+        self._fuse.burn()
+        return self._tx.one(sql, **values)
+
+    def run(self, sql: str, **values: object) -> int:
+        self._fuse.burn()
+        return self._tx.run(sql, **values)
+
+    def many(self, sql: str, rows: Sequence[Mapping[str, object]]) -> int:
+        self._fuse.burn()
+        return self._tx.many(sql, rows)
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        return self._tx.savepoint()
+
+    def now_ms(self) -> int:
+        return self._tx.now_ms()
+
+    def new_id(self, prefix: str) -> str:
+        return self._tx.new_id(prefix)
+
+    def wake(self, topic: str, key: str = "") -> None:
+        self._tx.wake(topic, key)
+
+
+def _with_fuse(write: Callable[..., Any], fuse: _Fuse) -> Callable[..., Any]:
+    """A database's ``write`` that burns the fuse in and right after the transactions it is for."""
+
+    async def fused(self: Any, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not fuse.watches(work.__qualname__):
+            return await write(self, work, *args, **kwargs)
+
+        def watched(tx: Transaction) -> Any:
+            result = work(_Watched(tx, fuse), *args, **kwargs)
+            fuse.burn()  # before the commit
+            return result
+
+        answer = await write(self, watched)
+        fuse.burn()  # after it, before anybody is answered
+        return answer
+
+    return fused
+
+
+def _be_a_placer(fuse: _Fuse, arguments: Sequence[str]) -> None:
+    for engine in (SqliteDatabase, PostgresqlDatabase):
+        engine.write = _with_fuse(engine.write, fuse)  # type: ignore[method-assign]
+    sys.argv = ["bcd-placer", *arguments]
+    os.close(0)
+    os.open(os.devnull, os.O_RDONLY)
+    os.dup2(2, 1)
+    try:
+        placer.main()
+    except SystemExit:
+        raise
+    except BaseException:
+        traceback.print_exc()
+        os._exit(70)
+
+
+def main(fuse: str, *arguments: str) -> None:
+    """Fork a placer for each ``start``."""
+    child = 0
+    for line in sys.stdin:
+        if line.strip() == "start":
+            child = os.fork()
+            if not child:
+                _be_a_placer(_Fuse(Path(fuse)), arguments)
+                os._exit(0)
+            print(child, flush=True)
+        else:
+            print(os.waitpid(child, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

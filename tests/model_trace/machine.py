@@ -1,0 +1,136 @@
+"""The state machine that draws histories; its rules are the operations."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from bcd.model.pool import PoolPolicy
+from bcd.placer.pki.authority import Authority
+from tests.model_trace.claims import MINUTE_MS
+from tests.model_trace.history import History
+from tests.model_trace.reference import Reference, Step
+from tests.model_trace.service import Service
+from tests.model_trace.shapes import CALLERS, POOLS, QUOTAS, WISHES
+from tests.model_trace.stage import Stage
+
+places = st.integers(0, 7)
+keys = st.integers(0, 9).map(lambda number: f"key-{number}")
+callers = st.sampled_from(sorted(CALLERS))
+wishes = st.integers(0, len(WISHES) - 1)
+crashes = st.one_of(st.none(), st.none(), st.none(), st.integers(0, 40))
+waits = st.sampled_from([1_000, 31_000, 100_000, 6 * MINUTE_MS, 61 * MINUTE_MS])
+kinds = st.sampled_from(["failed", "released", "foreign", "other", "devices", "bound"])
+
+
+class Trace(RuleBasedStateMachine):
+    """One history. ``stage``, ``runner`` and ``authority`` are set by the test, for all of them."""
+
+    stage: ClassVar[Stage]
+    runner: ClassVar[asyncio.Runner]
+    authority: ClassVar[Authority]
+    steps: ClassVar[Counter[Step]]
+    histories: ClassVar[list[int]]
+    found: ClassVar[list[str]]
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.histories[-1:] = [self.histories[-1] + 1]
+        try:
+            self.runner.run(coroutine)
+        except BaseException as error:
+            self.found.append(f"{type(error).__name__}: {error}")
+            raise
+
+    @initialize(pool=st.integers(0, len(POOLS) - 1), gap=st.sampled_from([0, 0, 5 * MINUTE_MS]))
+    def begin(self, pool: int, gap: int) -> None:
+        self.stage.advance(60 * MINUTE_MS)
+        policy = PoolPolicy(turnaround_ms=gap)
+        service = Service(self.stage, self.authority, policy)
+        self.history = History(service, Reference(self.stage.now, gap))
+        self.histories.append(0)
+        self._run(self.history.begin(POOLS[pool], QUOTAS))
+
+    @rule(caller=callers, key=keys, wish=wishes, left=crashes)
+    def create(self, caller: str, key: str, wish: int, left: int | None) -> None:
+        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], left=left))
+
+    @rule(caller=callers, wanted=st.lists(wishes, min_size=1, max_size=4), left=crashes)
+    def create_new(self, caller: str, wanted: list[int], left: int | None) -> None:
+        """Under keys that nobody used; the last one crashes, if any does."""
+        for position, wish in enumerate(wanted):
+            last = position == len(wanted) - 1
+            key = f"new-{len(self.history.reference.claims)}-{position}"
+            asked = (CALLERS[caller], key, WISHES[wish])
+            self._run(self.history.create(*asked, left=left if last else None))
+
+    @rule(caller=callers, key=keys, wish=wishes)
+    def create_only(self, caller: str, key: str, wish: int) -> None:
+        """The workers do not come round before the next operation."""
+        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], idle=True))
+
+    @rule(place=places, left=crashes)
+    def retry(self, place: int, left: int | None) -> None:
+        claims = list(self.history.reference.claims.values())
+        if claims:
+            claim = claims[place % len(claims)]
+            caller = CALLERS[claim.who]
+            self._run(self.history.create(caller, claim.key, claim.wish, left=left))
+
+    @rule(caller=callers, key=keys, wish=wishes)
+    def create_denied(self, caller: str, key: str, wish: int) -> None:
+        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], deny=True))
+
+    @rule(caller=callers, key=keys, wish=wishes, deny=st.booleans())
+    def rehearse(self, caller: str, key: str, wish: int, deny: bool) -> None:
+        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], dry=True, deny=deny))
+
+    @rule(first=st.tuples(callers, keys, wishes), second=st.tuples(callers, keys, wishes))
+    def race(self, first: Any, second: Any) -> None:
+        asks = [(CALLERS[who], key, WISHES[wish]) for who, key, wish in (first, second)]
+        self._run(self.history.race(asks))
+
+    @rule(caller=callers, key=keys, wish=wishes)
+    def race_for_a_key(self, caller: str, key: str, wish: int) -> None:
+        self._run(self.history.race([(CALLERS[caller], key, WISHES[wish])] * 2))
+
+    @rule(name=st.sampled_from(["release", "cancel"]), place=places, left=crashes)
+    def end(self, name: str, place: int, left: int | None) -> None:
+        self._run(self.history.end(name, place, left))
+
+    @rule(count=st.integers(1, 3))
+    def release_oldest(self, count: int) -> None:
+        """Of those that have devices."""
+        for _ in range(count):
+            self._run(self.history.release_oldest())
+
+    @rule(left=crashes)
+    def bind(self, left: int | None) -> None:
+        self._run(self.history.bind(left))
+
+    @rule(place=places, kind=kinds, left=crashes)
+    def report(self, place: int, kind: str, left: int | None) -> None:
+        self._run(self.history.report(place, kind, left))
+
+    @rule(ms=waits, left=crashes)
+    def wait(self, ms: int, left: int | None) -> None:
+        self._run(self.history.wait(ms, left))
+
+    @rule(place=places, on=st.booleans())
+    def power(self, place: int, on: bool) -> None:
+        self._run(self.history.power(place, on))
+
+    @rule(place=places, which=places, change=st.sampled_from(["sick", "gone", "well"]))
+    def device(self, place: int, which: int, change: str) -> None:
+        self._run(self.history.device(place, which, change))
+
+    @rule(resource=st.sampled_from(sorted(QUOTAS)), ceiling=st.integers(0, 12))
+    def quota(self, resource: str, ceiling: int) -> None:
+        self._run(self.history.quota(resource, ceiling))
+
+    def teardown(self) -> None:
+        if hasattr(self, "history"):
+            self.steps.update(self.history.reference.steps)
+            self._run(self.history.service.stop())

@@ -1,0 +1,80 @@
+"""The small pools and requests that histories draw from, in the program's words and our own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bcd.model.device import Device, DeviceClass
+from tests.model_trace.claims import MINUTE_MS, Wish
+from tests.model_trace.fits import Ask, DeviceKey, Part
+from tests.placer.world import ALICE, BOB, TENANT, dgx, gpu, mig
+
+CALLERS = {caller.owner: caller for caller in (ALICE, BOB)}
+QUOTAS = {"gpu": 12, "gpu.mig": 4}
+ASKS = (
+    (Ask("gpu", 1),),
+    (Ask("gpu", 2),),
+    (Ask("gpu", 2),),
+    (Ask("gpu", 3),),
+    (Ask("gpu", 2, "same-numa"),),
+    (Ask("gpu", 4, "nvlink-all"),),
+    (Ask("gpu.mig", 2),),
+    (Ask("gpu", 1), Ask("gpu.mig", 1)),
+    (Ask("gpu", 1), Ask("gpu", 2, "same-numa")),
+)
+MINUTES = (10, 60, 240)
+WISHES = tuple(
+    Wish(asks=asks, duration_ms=minutes * MINUTE_MS) for asks in ASKS for minutes in MINUTES
+)
+
+
+def switched(name: str) -> Sequence[Device]:
+    """Four GPUs of one switch, two on each of two NUMA nodes."""
+    return dgx(name, 4)
+
+
+def split(name: str) -> Sequence[Device]:
+    """Two whole GPUs without links, and one in MIG mode with three instances."""
+    parent = replace(gpu(f"GPU-{name}-mig", 1), mig_enabled=True)
+    instances = [mig(f"MIG-{name}-{i}", parent.id, numa=1) for i in range(3)]
+    return (gpu(f"GPU-{name}-0", 0), gpu(f"GPU-{name}-1", 1), parent, *instances)
+
+
+POOLS = (
+    (switched("a"),),
+    (switched("a"), split("b")),
+    (split("a"), split("b")),
+)
+
+
+def key_of(device: Device) -> DeviceKey:
+    """A device's name in the reference."""
+    return (device.device_class.value, device.id)
+
+
+def part_of(device: Device) -> Part:
+    """A device as the reference knows it."""
+    assert device.numa_node is not None
+    return Part(
+        kind=device.device_class.value,
+        id=device.id,
+        gpu=device.gpu,
+        numa=device.numa_node,
+        fabric=device.nvlink_domain,
+    )
+
+
+def document(wish: Wish, key: str, pool_id: str, dry: bool = False) -> dict[str, Any]:
+    """The create that asks for it."""
+    devices: list[dict[str, Any]] = [
+        {"class": DeviceClass(ask.kind).value, "count": ask.count, "topology": ask.topology}
+        for ask in wish.asks
+    ]
+    return {
+        "tenantId": TENANT,
+        "poolId": pool_id,
+        "devices": devices,
+        "duration": f"{wish.duration_ms}ms",
+        "idempotencyKey": key,
+        "dryRun": dry,
+    }

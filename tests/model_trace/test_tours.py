@@ -1,0 +1,137 @@
+"""Histories written by hand, and with the random ones every step of the table is reached."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+from bcd.model.device import Device
+from bcd.model.pool import PoolPolicy
+from bcd.placer.lifecycle.transitions import MOVES, Move, Trigger
+from tests.model_trace.claims import MINUTE_MS, Wish
+from tests.model_trace.fits import Ask
+from tests.model_trace.history import History
+from tests.model_trace.machine import Trace
+from tests.model_trace.reference import Reference, Step
+from tests.model_trace.service import Service
+from tests.model_trace.shapes import QUOTAS, switched
+from tests.model_trace.test_traces import run_traces
+from tests.placer.world import ALICE
+
+Tour = Callable[[History], Awaitable[None]]
+THREE = Wish(asks=(Ask("gpu", 3),), duration_ms=60 * MINUTE_MS)
+# A move that only one of the callers' words makes.
+CAUSES = {Trigger.RELEASED: "release", Trigger.CANCELLED: "cancel", Trigger.DENIED: "deny"}
+
+
+def state_of(history: History, key: str) -> str:
+    claim = history.reference.find(ALICE.owner, key)
+    assert claim is not None
+    return claim.state
+
+
+async def moves_up(history: History) -> None:
+    """What waits is placed when what it waits for is released."""
+    await history.create(ALICE, "first", THREE)
+    await history.create(ALICE, "second", THREE)
+    assert state_of(history, "second") == "pending"
+    await history.end("release", 0)
+    assert state_of(history, "second") == "binding"
+    await history.bind()
+    assert state_of(history, "second") == "active"
+    await history.wait(61 * MINUTE_MS)
+    assert state_of(history, "second") == "released"
+
+
+async def fails_three_times(history: History) -> None:
+    """The third placement that does not bind is the last."""
+    await history.create(ALICE, "k", THREE)
+    for _ in range(2):
+        await history.report(len(history.reference.grants) - 1, "failed")
+        assert state_of(history, "k") == "binding"
+    await history.wait(6 * MINUTE_MS)
+    assert state_of(history, "k") == "failed"
+
+
+async def nowhere_else(history: History) -> None:
+    """What did not bind waits where nothing else is."""
+    await history.create(ALICE, "k", THREE)
+    await history.power(0, on=False)
+    await history.wait(100_000)
+    await history.report(0, "failed")
+    assert state_of(history, "k") == "pending"
+    await history.power(0, on=True)
+    assert state_of(history, "k") == "binding"
+    await history.end("release", 0)
+
+
+async def before_the_workers_come(history: History) -> None:
+    """What is placed and not started yet is cancelled, released, or over."""
+    for name, state in (("cancel", "cancelled"), ("release", "released")):
+        await history.create(ALICE, name, THREE, idle=True)
+        await history.end(name, len(history.reference.claims) - 1)
+        assert state_of(history, name) == state
+    await history.create(ALICE, "slept", THREE, idle=True)
+    await history.wait(61 * MINUTE_MS)
+    assert state_of(history, "slept") == "released"
+
+
+async def waits_in_vain(history: History) -> None:
+    """What waits is withdrawn by either word; a refused one stays refused."""
+    await history.create(ALICE, "first", THREE)
+    for name in ("cancel", "release"):
+        await history.create(ALICE, name, THREE)
+        await history.end(name, len(history.reference.claims) - 1)
+        assert state_of(history, name) == "cancelled"
+    await history.create(ALICE, "refused", THREE, deny=True)
+    await history.create(ALICE, "refused", THREE)
+    await history.wait(61 * MINUTE_MS)
+    assert state_of(history, "first") == "released"
+
+
+TOURS: Sequence[Tour] = (
+    moves_up, fails_three_times, nowhere_else, before_the_workers_come, waits_in_vain,
+)  # fmt: skip
+
+
+def reached_by_tours(traces: type[Trace]) -> Counter[Step]:
+    """Every tour on a host of four GPUs; what they reached."""
+    reached: Counter[Step] = Counter()
+    for tour in TOURS:
+        traces.runner.run(on_the_way(traces, tour, [switched("a")], reached))
+    return reached
+
+
+async def on_the_way(
+    traces: type[Trace], tour: Tour, hosts: Sequence[Sequence[Device]], reached: Counter[Step]
+) -> None:
+    traces.stage.advance(MINUTE_MS)
+    service = Service(traces.stage, traces.authority, PoolPolicy())
+    history = History(service, Reference(traces.stage.now))
+    await history.begin(hosts, QUOTAS)
+    await tour(history)
+    reached += history.reference.steps
+    await service.stop()
+
+
+def is_made_by(step: Step, trigger: Trigger, move: Move) -> bool:
+    """Whether the step is what this move of the table looks like from outside."""
+    told = (step.after, step.event, step.reason if step.event == "released" else "")
+    return told == (move.to, move.event, move.reason) and step.cause == CAUSES.get(
+        trigger, step.cause
+    )
+
+
+def test_every_move_of_the_table_is_reached_and_no_other(traces: type[Trace]) -> None:
+    run_traces(traces, 20)
+    reached = reached_by_tours(traces) + traces.steps
+    by_step = {
+        step: [
+            (state, trigger)
+            for (state, trigger), move in MOVES.items()
+            if step.before == state and is_made_by(step, trigger, move)
+        ]
+        for step in reached
+    }
+    strangers = [step for step, moves in by_step.items() if not moves and step.before != step.after]
+    assert strangers == []
+    missing = set(MOVES) - {move for moves in by_step.values() for move in moves}
+    assert missing == set()

@@ -1,0 +1,102 @@
+"""Every end moves later or none does, and an expected collision is an answer."""
+
+from bcd.model.device import DeviceClass
+from bcd.model.pool import PoolPolicy
+from bcd.model.reservation import Resources
+from bcd.placer.placement.booking import AvailableUntil, Extended
+from tests.clock import DatabaseClock
+from tests.placer.placement.machines import ask
+from tests.placer.placement.placing import HOUR_MS, extend, placed
+from tests.placer.placement.test_booking import BOTH
+from tests.placer.placement.test_host_amounts import add_host
+from tests.placer.records import assert_hosts_hold, assert_no_overlap, rows
+from tests.placer.world import World, dgx
+
+
+async def ends(world: World, reservation_id: str) -> set[int]:
+    found = await rows(
+        world.database,
+        "SELECT end_ms FROM bookings WHERE reservation_id = :id"
+        " UNION ALL SELECT end_ms FROM host_bookings WHERE reservation_id = :id",
+        id=reservation_id,
+    )
+    return {row["end_ms"] for row in found}
+
+
+async def test_all_members_end_later_devices_amounts_and_allocations(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    for name in "ab":
+        await add_host(world, name)
+    made, before = await placed(world, gang=2, resources=Resources(vcpu=2))
+    outcome = await extend(world, made, HOUR_MS)
+    assert isinstance(outcome, Extended)
+    assert outcome.window.end_ms == clock.read() + 2 * HOUR_MS
+    assert outcome.node_ids == tuple(a.node_id for a in before)
+    assert await ends(world, made) == {outcome.window.end_ms}
+    assert {a.until_ms for a in await world.live(made)} == {outcome.window.end_ms}
+
+
+async def test_one_member_in_the_way_holds_all_of_them(world: World, clock: DatabaseClock) -> None:
+    clock.advance(0)
+    for name in "ab":
+        await world.add_node(dgx(name, 1))
+    made, before = await placed(world, gang=2)
+    await placed(world, start=3 * HOUR_MS)
+    image = await ends(world, made)
+    outcome = await extend(world, made, 4 * HOUR_MS)
+    assert outcome == AvailableUntil(clock.read() + 3 * HOUR_MS)
+    assert await ends(world, made) == image
+    assert list(await world.live(made)) == list(before)
+    assert isinstance(await extend(world, made, 2 * HOUR_MS), Extended)
+    assert await extend(world, made, 1) == AvailableUntil(clock.read() + 3 * HOUR_MS)
+    await assert_no_overlap(world.database)
+
+
+async def test_the_turnaround_is_kept_free_behind_the_new_end(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    world.pool_id = await world.add_pool("slow", PoolPolicy(turnaround_ms=60_000))
+    await world.add_node(dgx("a", 1), world.pool_id)
+    made, _ = await placed(world)
+    await placed(world, start=3 * HOUR_MS)
+    until = clock.read() + 3 * HOUR_MS - 60_000
+    assert await extend(world, made, 2 * HOUR_MS) == AvailableUntil(until)
+    assert isinstance(await extend(world, made, 2 * HOUR_MS - 60_000), Extended)
+    assert await ends(world, made) == {until + 60_000}
+
+
+async def test_a_gpu_that_somebody_takes_in_another_mode_later_is_in_the_way(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    await world.add_node(BOTH[:3])
+    made, _ = await placed(world, devices=(ask(2, device_class=DeviceClass.MIG),))
+    await placed(world, start=2 * HOUR_MS)
+    assert await extend(world, made, 2 * HOUR_MS) == AvailableUntil(clock.read() + 2 * HOUR_MS)
+    assert isinstance(await extend(world, made, HOUR_MS), Extended)
+
+
+async def test_cpus_that_somebody_needs_later_are_in_the_way(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    await add_host(world, "a", vcpu=8)
+    made, _ = await placed(world, resources=Resources(vcpu=5))
+    await placed(world, resources=Resources(vcpu=3), duration_ms=9 * HOUR_MS)
+    await placed(world, resources=Resources(vcpu=1), start=4 * HOUR_MS)
+    assert await extend(world, made, 5 * HOUR_MS) == AvailableUntil(clock.read() + 4 * HOUR_MS)
+    assert isinstance(await extend(world, made, 3 * HOUR_MS), Extended)
+    await assert_hosts_hold(world.database)
+
+
+async def test_what_was_extended_is_in_the_view(world: World, clock: DatabaseClock) -> None:
+    clock.advance(0)
+    await world.add_node(dgx("a", 1))
+    made, _ = await placed(world)
+    assert isinstance(await extend(world, made, HOUR_MS), Extended)
+    clock.advance(HOUR_MS)
+    _, (second,) = await placed(world, start=HOUR_MS)
+    assert second.until_ms == clock.read() + 2 * HOUR_MS
