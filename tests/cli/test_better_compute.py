@@ -435,6 +435,14 @@ def test_a_window_ahead_is_booked_extended_and_given_up(terminal: Terminal) -> N
 
 
 @pytest.mark.usefixtures("dev")
+def test_a_window_that_begins_within_the_wait_is_waited_for(terminal: Terminal) -> None:
+    made = reserve(terminal, "--gpus", "1", "--for", "1h", "--at", "+2s")
+    assert made["state"] == "active"
+    assert made["during"]["start"] == made["request"]["start"]  # type: ignore[index]
+    assert terminal.run("release", str(made["id"])).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
 def test_an_extension_with_somebody_in_the_way_says_until_when(terminal: Terminal) -> None:
     first = reserve(terminal, "--gpus", "8", "--for", "1h", "--at", "+10h")
     start: int = first["during"]["end"]  # type: ignore[index]
