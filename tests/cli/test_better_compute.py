@@ -506,3 +506,17 @@ def test_terms_that_make_no_sense_are_usage_errors(
     done = terminal.run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.usefixtures("dev")
+def test_an_active_hold_stands_through_its_extension(terminal: Terminal) -> None:
+    """The node is told another end, and keeps the same hold."""
+    made = reserve(terminal, "--gpus", "1", "--for", "1h")
+    identifier = str(made["id"])
+    before = made["binding"]
+    assert terminal.run("extend", identifier, "--by", "1h").returncode == 0
+    for _ in range(5):
+        after = json.loads(terminal.run("get", identifier, "-o", "json").stdout)
+        assert (after["state"], after["conditions"]) == ("active", [])
+        assert after["binding"] == before
+    assert terminal.run("release", identifier).returncode == 0
