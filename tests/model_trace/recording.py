@@ -19,7 +19,7 @@ from bcd.store.database import Database, P, Row, T, Transaction
 
 TABLES = (
     "reservations", "allocations", "bookings", "host_bookings", "events", "quotas",
-    "quota_charges",
+    "quota_charges", "extend_holds", "shadows",
 )  # fmt: skip
 _MARK = "INSERT INTO trace_log (kind, op) VALUES ('commit', '')"
 _TAKES_LOCK = re.compile(r"UPDATE pools\b|FROM pools\b.*FOR (NO KEY )?UPDATE")
