@@ -108,7 +108,12 @@ class Books:
     def beside(self, shadow: Shadow) -> "Books":
         """These, and what is kept, as if it were booked."""
         made = Books(dict(self.booked), dict(self.taken))
-        common: dict[str, Any] = {"claim": shadow.claim, "grant": "", "start": shadow.start, "end": shadow.end}
+        common: dict[str, Any] = {
+            "claim": shadow.claim,
+            "grant": "",
+            "start": shadow.start,
+            "end": shadow.end,
+        }
         for number, (host, part) in enumerate(shadow.parts, start=1):
             made.booked[-number] = Booked(host=host, part=part, **common)
         for number, host in enumerate({host for host, _ in shadow.parts}, start=1):
