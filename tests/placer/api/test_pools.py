@@ -156,10 +156,9 @@ async def test_a_shared_pools_gpus_are_booked_by_the_slot(
     assert [device.cdi_name for device in assignment.devices] == [
         f"bcd.dev/gpu.slot=G0::{n}" for n in range(3)
     ]
-    assert (await alice.create("whole")).state == "pending"
     asked[0].count = 1
-    last = await alice.create("last", devices=asked)
-    assert last.state == "placed"
+    assert (await alice.create("last", devices=asked)).state == "placed"
+    assert (await alice.create("whole")).state == "pending"
 
 
 async def test_a_changed_turnaround_holds_for_the_next_booking(
