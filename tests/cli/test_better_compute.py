@@ -455,6 +455,14 @@ def test_a_window_ahead_is_booked_extended_and_given_up(terminal: Terminal) -> N
 
 
 @pytest.mark.usefixtures("dev")
+def test_a_window_that_begins_within_the_wait_is_waited_for(terminal: Terminal) -> None:
+    made = reserve(terminal, "--gpus", "1", "--for", "1h", "--at", "+2s")
+    assert made["state"] == "active"
+    assert made["during"]["start"] == made["request"]["start"]  # type: ignore[index]
+    assert terminal.run("release", str(made["id"])).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
 def test_an_extension_with_somebody_in_the_way_says_until_when(terminal: Terminal) -> None:
     first = reserve(terminal, "--gpus", "8", "--for", "1h", "--at", "+10h")
     start: int = first["during"]["end"]  # type: ignore[index]
@@ -518,3 +526,17 @@ def test_terms_that_make_no_sense_are_usage_errors(
     done = terminal.run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.usefixtures("dev")
+def test_an_active_hold_stands_through_its_extension(terminal: Terminal) -> None:
+    """The node is told another end, and keeps the same hold."""
+    made = reserve(terminal, "--gpus", "1", "--for", "1h")
+    identifier = str(made["id"])
+    before = made["binding"]
+    assert terminal.run("extend", identifier, "--by", "1h").returncode == 0
+    for _ in range(5):
+        after = json.loads(terminal.run("get", identifier, "-o", "json").stdout)
+        assert (after["state"], after["conditions"]) == ("active", [])
+        assert after["binding"] == before
+    assert terminal.run("release", identifier).returncode == 0
