@@ -20,7 +20,7 @@ from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.demand import demand_of
 from bcd.placer.placement.search import Where, count_fitting
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import occupancy, reservations
+from bcd.store import occupancy, quotas, reservations
 from bcd.store.reservations import StoredReservation
 
 _CONSIDERED = 256
@@ -58,6 +58,7 @@ def make_room(
         return refused
     held = hand.held
     before = (held.seq, held.token)
+    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id)
     asked = replace(row, request=msgspec.structs.replace(row.request, start=plan.begin_ms))
     try:
         with hand.tx.savepoint():
