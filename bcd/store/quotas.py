@@ -12,6 +12,8 @@ from bcd.store import offers
 from bcd.store.database import Transaction
 from bcd.store.offers import Offer
 
+_MAY_YIELD = 256  # as many as are considered when room is made
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
@@ -102,7 +104,7 @@ def charge(
     return None
 
 
-def lock_for_room(tx: Transaction, pool_id: PoolId, tenant_id: str) -> None:
+def lock_for_room(tx: Transaction, pool_id: PoolId, tenant_id: str, now_ms: int) -> None:
     """Lock the quotas of a tenant and of all whose spot reservations it may displace in a pool.
 
     Whoever displaces refunds others beside its own charge: two who did that in two pools would
@@ -111,15 +113,21 @@ def lock_for_room(tx: Transaction, pool_id: PoolId, tenant_id: str) -> None:
     """
     if not tx.for_update:
         return
-    tx.all(
-        "WITH spot AS MATERIALIZED (SELECT DISTINCT tenant_id FROM reservations"
-        " WHERE pool_id = :pool_id AND spot = 1 AND state IN ('placed', 'binding', 'active'))"
-        " SELECT q.resource FROM quotas q WHERE q.tenant_id IN (SELECT tenant_id FROM spot)"
-        " OR (q.tenant_id = :tenant_id AND EXISTS (SELECT 1 FROM spot))"
-        f" ORDER BY q.tenant_id, q.resource{tx.for_update} OF q",
+    spot = tx.all(
+        "SELECT DISTINCT tenant_id FROM (SELECT tenant_id FROM reservations"
+        " WHERE pool_id = :pool_id AND spot = 1 AND state IN ('placed', 'binding', 'active')"
+        " AND end_ms > :now_ms ORDER BY seq DESC LIMIT :limit) AS youngest",
         pool_id=pool_id,
-        tenant_id=tenant_id,
+        now_ms=now_ms,
+        limit=_MAY_YIELD,
     )
+    if not spot:
+        return
+    for each in sorted({tenant_id, *(row["tenant_id"] for row in spot)}):
+        tx.all(
+            f"SELECT resource FROM quotas WHERE tenant_id = :id ORDER BY resource{tx.for_update}",
+            id=each,
+        )
 
 
 def _count_in(tx: Transaction, tenant_id: str, resource: str, amount: int) -> bool:

@@ -174,7 +174,7 @@ class Admission:
         offer = offers.terms(tx, hand.held.pool, row.tenant_id)
         asked = charges(row.request, row.resources, row.host_share)
         if not row.request.spot:
-            quotas.lock_for_room(tx, row.pool_id, row.tenant_id)
+            quotas.lock_for_room(tx, row.pool_id, row.tenant_id, hand.held.now_ms)
         refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)

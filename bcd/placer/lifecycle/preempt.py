@@ -58,7 +58,7 @@ def make_room(
         return refused
     held = hand.held
     before = (held.seq, held.token)
-    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id)
+    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id, held.now_ms)
     asked = replace(row, request=msgspec.structs.replace(row.request, start=plan.begin_ms))
     try:
         with hand.tx.savepoint():

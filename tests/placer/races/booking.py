@@ -1,7 +1,10 @@
 """Races for devices, gangs, host amounts and quota: creates, and who takes room from them."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from bcd.model.device import Device, Health, HealthState
 from bcd.model.errors import Reason
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import OperationState, Reservation, State
@@ -9,6 +12,7 @@ from bcd.placer.api.maintenance import MaintenanceCalls
 from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.api.offers import OfferCalls
 from bcd.placer.api.pools import PoolCalls
+from bcd.store import reservations
 from bcd.wire.compute.v1 import admin_pb2, maintenance_pb2, offers_pb2
 from tests.placer.races.arena import HOUR_MS, ROOT, Act, Arena, as_tenant, extend, release, work
 from tests.placer.races.table import Race, two_nodes
@@ -244,6 +248,48 @@ async def cordon_and_drain(arena: Arena) -> None:
     await NodeCalls(arena.database).cordon_node(ROOT, back)
 
 
+async def devices_that_change(arena: Arena) -> None:
+    """A node's devices fail, vanish and come back while they are booked."""
+    node = arena.nodes[0]
+    whole = node.devices
+    sick = replace(whole[0], health=Health(HealthState.UNHEALTHY, "x"))
+
+    def shows(devices: Sequence[Device]) -> Act:
+        async def act(world: World) -> None:
+            await world.send_inventory(node, devices)
+
+        return act
+
+    ahead = await arena.made(2, start=arena.clock.read() + HOUR_MS)
+    changes = [shows((sick, *whole[1:])), shows(whole[:3]), shows(whole)]
+    await arena.collide(
+        *(arena.create(2) for _ in range(3)), arena.create(4, gang={"size": 2}),
+        arena.chance.choice(changes), extend(ahead.id), work,
+    )  # fmt: skip
+    await arena.settle()
+    await shows(whole)(arena.world)
+    await arena.settle()
+    assert (await arena.view(ahead.id)).conditions == ()
+
+
+async def drafts_swept(arena: Arena) -> None:
+    """A draft that is a day old is swept while its key is used again."""
+    keys = [arena.key() for _ in range(2)]
+    await arena.world.grant("gpu", 0)
+    await arena.collide(*(arena.create(key=key) for key in keys), refusals=[Reason.QUOTA_EXCEEDED])
+    await arena.world.grant("gpu", 1000)
+    before_ms = arena.clock.read() + 1
+
+    async def sweep(world: World) -> None:
+        await world.database.write(reservations.sweep_drafts, before_ms)
+
+    made = await arena.collide(
+        *(arena.create(key=key) for key in keys for _ in range(2)), sweep, sweep, sweep
+    )
+    assert {one.state for one in made[:4]} == {State.PLACED}
+    assert len({one.id for one in made[:4]}) == 2
+
+
 async def node_removed(arena: Arena) -> None:
     """Nothing is booked on a node that is gone, and none goes while something is booked there."""
     node = await arena.world.add_node(dgx(arena.key(), 4))
@@ -294,6 +340,8 @@ RACES = (
     Race(queued_and_inline),
     Race(maintenance_window),
     Race(cordon_and_drain),
+    Race(devices_that_change),
+    Race(drafts_swept),
     Race(node_removed),
     Race(pool_deleted),
 )

@@ -137,6 +137,21 @@ async def end_of_a_window(arena: Arena) -> None:
         assert found.state is State.RELEASED
 
 
+async def back_to_back(arena: Arena) -> None:
+    """The next start when the first end, on the same devices: no node is told of both."""
+    firsts = [await arena.active(2, gang={"size": 2}) for _ in range(2)]
+    nexts = [await arena.made(4, start=end_of(firsts[0])) for _ in range(2)]
+    *_, extended = await arena.collide(
+        arena.later(HOUR_MS), *(work for _ in range(4)), judge, release(firsts[0].id),
+        extend(firsts[1].id),
+        refusals=[Reason.INVALID_STATE],
+    )  # fmt: skip
+    assert not getattr(extended, "extended", False)
+    await arena.settle()
+    assert {(await arena.view(one.id)).state for one in firsts} == {State.RELEASED}
+    assert {(await arena.view(one.id)).state for one in nexts} == {State.BINDING}
+
+
 async def turnaround(arena: Arena) -> None:
     """Devices rest behind their use, whoever is released and extended meanwhile."""
     used = [await arena.active(2, gang={"size": 2}) for _ in range(2)]
@@ -316,6 +331,7 @@ RACES = (
     Race(failed_binds),
     Race(ends_of_one),
     Race(end_of_a_window),
+    Race(back_to_back),
     Race(turnaround, with_turnaround),
     Race(two_workers),
     Race(preemption),

@@ -72,7 +72,7 @@ async def once(site: Site, pair: Pair, left: int) -> bool:
 async def test_who_dies_in_a_race_leaves_nothing_half_done(
     site: Site, pair: Pair, rounds: Rounds
 ) -> None:
-    left, stride, died, quiet = 0, rounds(17, 1), 0, 0
+    left, stride, died, quiet = 0, rounds(23, 1), 0, 0
     while quiet < 2:  # one of the two may have less to do
         is_dead = await once(site, pair, left)
         died, quiet = died + is_dead, 0 if is_dead else quiet + 1
