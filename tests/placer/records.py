@@ -122,8 +122,11 @@ class Beside:
             connection.execute(sql.encode())
 
     def open_transactions(self) -> int:
-        """How many connections have a transaction open, on PostgreSQL."""
-        return self._connections("xact_start IS NOT NULL")
+        """How many connections have a transaction open, on PostgreSQL.
+
+        Who listens for wake-ups is left out: the server itself opens one there for each.
+        """
+        return self._connections("xact_start IS NOT NULL AND query NOT LIKE 'LISTEN %'")
 
     def waiting_for_locks(self) -> int:
         """How many connections wait for a lock, on PostgreSQL."""

@@ -17,6 +17,7 @@ from tests.placer.races.sound import assert_sound
 _END_ALL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND pid <> pg_backend_pid() AND backend_type = 'client backend' AND xact_start IS NOT NULL"
+    " AND query NOT LIKE 'LISTEN %'"
 )
 
 
