@@ -15,7 +15,7 @@ from tests.architecture.tree import ROOT, parsed
 TABLE = ROOT / "tests/reports.toml"
 KEYS = {"ids", "failure", "here", "tests"}
 _TEST = re.compile(r"(?P<file>tests/[\w/]+\.py)::(?P<name>\w+)(?:\[(?P<case>[\w-]+)\])?\Z")
-_REPORT = re.compile(r"(?:[\w.-]+/)?[\w.-]+#[0-9]+\Z")
+_REPORT = re.compile(r"(?:[\w.-]+/)?[\w.-]+(?:#[0-9]+|@[0-9.]+)\Z")
 # Who reported, and under which numbers.
 KNOWN = """
     aws/eks-node-monitoring-agent 94
@@ -57,11 +57,39 @@ KNOWN = """
     sysreport 8
     systemd/systemd 14662 27127 33171 34407 35190 40438
 """
+# The same of reservations.
+KNOWN_OF_RESERVATIONS = """
+    ansible/awx 15809
+    armadaproject/armada 4390
+    aws/karpenter-provider-aws 8514
+    blazar 1786031 1791741 2120655
+    calcom/cal.com 1092 30021
+    canonical/lxd 7321
+    dstackai/dstack 2068 3449 4146
+    hashicorp/nomad 25808 27820
+    hashicorp/terraform-provider-aws 30819
+    idempot-js 191
+    kubernetes-sigs/kueue 1654 8309 9715 12545 12735 14570 14609 14811
+    kubernetes/kubernetes 136269
+    LibreBooking/librebooking 147
+    maas 3307
+    novuhq/novu 4531
+    NVIDIA/k8s-device-plugin 135
+    NVIDIA/KAI-Scheduler 1217 2075
+    openpbs/openpbs 813 1006 1305 1909 1921 2071
+    promtior-challenge 73
+    skypilot-org/skypilot 4410 4431
+    volcano-sh/volcano 2045
+"""
+# Told in the notes of a release, without a number.
+KNOWN_OF_RELEASES = ("slurm@25.11", "slurm@26.05")
 
 
 def known() -> Iterator[str]:
     """Every id that the table must have."""
-    for line in filter(None, map(str.strip, KNOWN.splitlines())):
+    yield from KNOWN_OF_RELEASES
+    lines = (KNOWN + KNOWN_OF_RESERVATIONS).splitlines()
+    for line in filter(None, map(str.strip, lines)):
         repository, *numbers = line.split()
         yield from (f"{repository}#{number}" for number in numbers)
 

@@ -6,8 +6,10 @@ Part of the reference: knows nothing of the program that it judges.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 DeviceKey = tuple[str, str]  # class and id
+Amounts = tuple[int, int, int]  # CPUs, GiB of memory, huge pages of 1 GiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +39,10 @@ class Ask:
 
 @dataclass(slots=True)
 class Host:
-    """A host as the reference believes it to be."""
+    """A host as the reference believes it to be; ``spare`` is what it can give beside devices."""
 
     id: str
+    spare: Amounts = (0, 0, 0)
     parts: dict[DeviceKey, Part] = field(default_factory=dict)
     well: set[DeviceKey] = field(default_factory=set)
     reachable: bool = True
@@ -63,33 +66,106 @@ class Booked:
     end: int
 
 
-def free_parts(host: Host, booked: Iterable[Booked], start: int, end: int) -> list[Part]:
-    """Devices in service that nobody has in the window, as they are or in another mode."""
-    taken = [
-        entry.part
-        for entry in booked
-        if entry.host == host.id and entry.start < end and start < entry.end
-    ]
-    return [
-        part
-        for key, part in sorted(host.parts.items())
-        if key in host.well and not any(_clash(part, other) for other in taken)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Host resources booked for ``[start, end)``."""
+
+    claim: str
+    grant: str
+    host: str
+    amounts: Amounts
+    start: int
+    end: int
 
 
-def fits(
-    asks: Sequence[Ask],
-    size: int,
-    hosts: Iterable[Host],
-    booked: Sequence[Booked],
-    window: tuple[int, int],
-) -> bool:
-    """Whether ``size`` distinct hosts could each give all of the asks for the window."""
-    good = 0
-    for host in hosts:
-        if host.open and serves(asks, free_parts(host, booked, *window)):
-            good += 1
-    return good >= size
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The devices and amounts that each of ``size`` distinct hosts has to give."""
+
+    asks: tuple[Ask, ...]
+    size: int = 1
+    amounts: Amounts = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shadow:
+    """What is kept for the oldest reservation that waits, from all younger ones (spec 7.5)."""
+
+    claim: str
+    parts: tuple[tuple[str, Part], ...]
+    amounts: Amounts
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Books:
+    """Everything booked, by the program's row numbers."""
+
+    booked: dict[int, Booked] = field(default_factory=dict)
+    taken: dict[int, Taken] = field(default_factory=dict)
+
+    def beside(self, shadow: Shadow) -> "Books":
+        """These, and what is kept, as if it were booked."""
+        made = Books(dict(self.booked), dict(self.taken))
+        common: dict[str, Any] = {
+            "claim": shadow.claim,
+            "grant": "",
+            "start": shadow.start,
+            "end": shadow.end,
+        }
+        for number, (host, part) in enumerate(shadow.parts, start=1):
+            made.booked[-number] = Booked(host=host, part=part, **common)
+        for number, host in enumerate({host for host, _ in shadow.parts}, start=1):
+            made.taken[-number] = Taken(host=host, amounts=shadow.amounts, **common)
+        return made
+
+    def able(self, need: Need, hosts: Iterable[Host], start: int, end: int) -> list[Host]:
+        """The hosts that could give one member of it for the window."""
+        return [host for host in hosts if host.open and self._could(host, need, start, end)]
+
+    def fits(self, need: Need, hosts: Iterable[Host], start: int, end: int) -> bool:
+        """Whether distinct hosts could give all of it for the window."""
+        return len(self.able(need, hosts, start, end)) >= need.size
+
+    def _could(self, host: Host, need: Need, start: int, end: int) -> bool:
+        free = self.free_parts(host, start, end)
+        return serves(need.asks, free) and self.could_give(host, need, start, end)
+
+    def could_give(self, host: Host, need: Need, start: int, end: int) -> bool:
+        """Whether the host has the amounts left at every instant of the window."""
+        return all(
+            wanted + peak <= whole or not wanted
+            for wanted, peak, whole in zip(
+                need.amounts, self.peak(host.id, start, end), host.spare, strict=True
+            )
+        )
+
+    def free_parts(self, host: Host, start: int, end: int) -> list[Part]:
+        """Devices in service that nobody has in the window, as they are or in another mode."""
+        taken = [
+            entry.part
+            for entry in self.booked.values()
+            if entry.host == host.id and entry.start < end and start < entry.end
+        ]
+        return [
+            part
+            for key, part in sorted(host.parts.items())
+            if key in host.well and not any(clash(part, other) for other in taken)
+        ]
+
+    def peak(self, host: str, start: int, end: int) -> Amounts:
+        """The most of each amount that is booked on a host at one instant of the window."""
+        mine = [t for t in self.taken.values() if t.host == host and t.start < end > start < t.end]
+        moments = {start, *(entry.start for entry in mine if entry.start > start)}
+        sums = [
+            tuple(
+                sum(entry.amounts[i] for entry in mine if entry.start <= moment < entry.end)
+                for i in range(3)
+            )
+            for moment in moments
+        ]
+        return (max(s[0] for s in sums), max(s[1] for s in sums), max(s[2] for s in sums))
 
 
 def serves(asks: Sequence[Ask], parts: Sequence[Part]) -> bool:
@@ -98,7 +174,7 @@ def serves(asks: Sequence[Ask], parts: Sequence[Part]) -> bool:
         return True
     first, rest = asks[0], asks[1:]
     for chosen in _choices(first, parts):
-        left = [p for p in parts if p not in chosen and not any(_clash(p, c) for c in chosen)]
+        left = [p for p in parts if p not in chosen and not any(clash(p, c) for c in chosen)]
         if serves(rest, left):
             return True
     return False
@@ -113,12 +189,12 @@ def overlap(booked: Sequence[Booked]) -> tuple[Booked, Booked] | None:
     """Two bookings of one device, or of one GPU in two modes, at one time."""
     for one, other in itertools.combinations(booked, 2):
         meets = one.host == other.host and one.start < other.end and other.start < one.end
-        if meets and _clash(one.part, other.part):
+        if meets and clash(one.part, other.part):
             return one, other
     return None
 
 
-def _clash(one: Part, other: Part) -> bool:
+def clash(one: Part, other: Part) -> bool:
     return one.key == other.key or (one.gpu == other.gpu and one.kind != other.kind)
 
 

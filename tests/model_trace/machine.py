@@ -3,16 +3,18 @@
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from bcd.model.pool import PoolPolicy
+from bcd.model.pool import PlacerKind, PoolPolicy
 from bcd.placer.pki.authority import Authority
-from tests.model_trace.claims import MINUTE_MS
+from tests.model_trace.claims import MINUTE_MS, Wish
 from tests.model_trace.history import History
-from tests.model_trace.reference import Reference, Step
+from tests.model_trace.moves import Step
+from tests.model_trace.reference import Reference
 from tests.model_trace.service import Service
 from tests.model_trace.shapes import CALLERS, POOLS, QUOTAS, WISHES
 from tests.model_trace.stage import Stage
@@ -21,7 +23,9 @@ places = st.integers(0, 7)
 keys = st.integers(0, 9).map(lambda number: f"key-{number}")
 callers = st.sampled_from(sorted(CALLERS))
 wishes = st.integers(0, len(WISHES) - 1)
-crashes = st.one_of(st.none(), st.none(), st.none(), st.integers(0, 40))
+words = st.sampled_from(["create"] * 6 + ["deny", "confirm"])
+rarely = st.sampled_from([False] * 5 + [True])
+crashes = st.one_of(*[st.none()] * 5, st.integers(0, 40))
 waits = st.sampled_from([1_000, 31_000, 100_000, 6 * MINUTE_MS, 61 * MINUTE_MS])
 kinds = st.sampled_from(["failed", "released", "foreign", "other", "devices", "bound"])
 
@@ -44,18 +48,29 @@ class Trace(RuleBasedStateMachine):
             self.found.append(f"{type(error).__name__}: {error}")
             raise
 
-    @initialize(pool=st.integers(0, len(POOLS) - 1), gap=st.sampled_from([0, 0, 5 * MINUTE_MS]))
-    def begin(self, pool: int, gap: int) -> None:
+    @initialize(
+        pool=st.integers(0, len(POOLS) - 1),
+        gap=st.sampled_from([0, 0, 5 * MINUTE_MS]),
+        queued=st.sampled_from([False, False, True]),
+    )
+    def begin(self, pool: int, gap: int, queued: bool) -> None:
         self.stage.advance(60 * MINUTE_MS)
-        policy = PoolPolicy(turnaround_ms=gap)
+        placer = PlacerKind.QUEUED if queued else PlacerKind.INLINE
+        policy = PoolPolicy(turnaround_ms=gap, placer=placer)
         service = Service(self.stage, self.authority, policy)
-        self.history = History(service, Reference(self.stage.now, gap))
+        self.history = History(service, Reference(self.stage.now, gap, queued))
         self.histories.append(0)
         self._run(self.history.begin(POOLS[pool], QUOTAS))
 
-    @rule(caller=callers, key=keys, wish=wishes, left=crashes)
-    def create(self, caller: str, key: str, wish: int, left: int | None) -> None:
-        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], left=left))
+    def _wish(self, position: int) -> Wish:
+        """A wish whose start counts from now."""
+        wish = WISHES[position]
+        return replace(wish, start=self.stage.now + wish.start) if wish.start else wish
+
+    @rule(caller=callers, key=keys, wish=wishes, word=words, left=crashes, idle=rarely)
+    def create(self, caller: str, key: str, wish: int, word: str, left: Any, idle: bool) -> None:
+        asked = (CALLERS[caller], key, self._wish(wish))
+        self._run(self.history.create(*asked, word=word, left=left, idle=idle))
 
     @rule(caller=callers, wanted=st.lists(wishes, min_size=1, max_size=4), left=crashes)
     def create_new(self, caller: str, wanted: list[int], left: int | None) -> None:
@@ -63,42 +78,46 @@ class Trace(RuleBasedStateMachine):
         for position, wish in enumerate(wanted):
             last = position == len(wanted) - 1
             key = f"new-{len(self.history.reference.claims)}-{position}"
-            asked = (CALLERS[caller], key, WISHES[wish])
+            asked = (CALLERS[caller], key, self._wish(wish))
             self._run(self.history.create(*asked, left=left if last else None))
 
-    @rule(caller=callers, key=keys, wish=wishes)
-    def create_only(self, caller: str, key: str, wish: int) -> None:
-        """The workers do not come round before the next operation."""
-        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], idle=True))
-
-    @rule(place=places, left=crashes)
-    def retry(self, place: int, left: int | None) -> None:
+    @rule(place=places, word=words, left=crashes)
+    def retry(self, place: int, word: str, left: int | None) -> None:
         claims = list(self.history.reference.claims.values())
         if claims:
             claim = claims[place % len(claims)]
-            caller = CALLERS[claim.who]
-            self._run(self.history.create(caller, claim.key, claim.wish, left=left))
+            asked = (CALLERS[claim.who], claim.key, claim.wish)
+            self._run(self.history.create(*asked, word=word, left=left))
 
-    @rule(caller=callers, key=keys, wish=wishes)
-    def create_denied(self, caller: str, key: str, wish: int) -> None:
-        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], deny=True))
-
-    @rule(caller=callers, key=keys, wish=wishes, deny=st.booleans())
-    def rehearse(self, caller: str, key: str, wish: int, deny: bool) -> None:
-        self._run(self.history.create(CALLERS[caller], key, WISHES[wish], dry=True, deny=deny))
+    @rule(caller=callers, key=keys, wish=wishes, word=words)
+    def rehearse(self, caller: str, key: str, wish: int, word: str) -> None:
+        asked = (CALLERS[caller], key, self._wish(wish))
+        self._run(self.history.create(*asked, dry=True, word=word))
 
     @rule(first=st.tuples(callers, keys, wishes), second=st.tuples(callers, keys, wishes))
     def race(self, first: Any, second: Any) -> None:
-        asks = [(CALLERS[who], key, WISHES[wish]) for who, key, wish in (first, second)]
+        asks = [(CALLERS[who], key, self._wish(wish)) for who, key, wish in (first, second)]
         self._run(self.history.race(asks))
 
     @rule(caller=callers, key=keys, wish=wishes)
     def race_for_a_key(self, caller: str, key: str, wish: int) -> None:
-        self._run(self.history.race([(CALLERS[caller], key, WISHES[wish])] * 2))
+        self._run(self.history.race([(CALLERS[caller], key, self._wish(wish))] * 2))
 
     @rule(name=st.sampled_from(["release", "cancel"]), place=places, left=crashes)
     def end(self, name: str, place: int, left: int | None) -> None:
         self._run(self.history.end(name, place, left))
+
+    @rule(place=places, minutes=st.sampled_from([-1, 5, 60, 600]), deny=rarely, left=crashes)
+    def extend(self, place: int, minutes: int, deny: bool, left: int | None) -> None:
+        self._run(self.history.extend(place, minutes * MINUTE_MS, deny=deny, left=left))
+
+    @rule(place=places, left=crashes)
+    def renew(self, place: int, left: int | None) -> None:
+        self._run(self.history.renew(place, left))
+
+    @rule(back=st.booleans(), left=crashes)
+    def reassign(self, back: bool, left: int | None) -> None:
+        self._run(self.history.reassign(back=back, left=left))
 
     @rule(count=st.integers(1, 3))
     def release_oldest(self, count: int) -> None:
@@ -126,7 +145,7 @@ class Trace(RuleBasedStateMachine):
     def device(self, place: int, which: int, change: str) -> None:
         self._run(self.history.device(place, which, change))
 
-    @rule(resource=st.sampled_from(sorted(QUOTAS)), ceiling=st.integers(0, 12))
+    @rule(resource=st.sampled_from(sorted(QUOTAS)), ceiling=st.integers(0, 60))
     def quota(self, resource: str, ceiling: int) -> None:
         self._run(self.history.quota(resource, ceiling))
 

@@ -19,7 +19,7 @@ from bcd.store.database import Database, P, Row, T, Transaction
 
 TABLES = (
     "reservations", "allocations", "bookings", "host_bookings", "events", "quotas",
-    "quota_charges",
+    "quota_charges", "extend_holds", "shadows",
 )  # fmt: skip
 _MARK = "INSERT INTO trace_log (kind, op) VALUES ('commit', '')"
 _TAKES_LOCK = re.compile(r"UPDATE pools\b|FROM pools\b.*FOR (NO KEY )?UPDATE")
@@ -191,6 +191,11 @@ def record_postgresql(connection: psycopg.Connection[Any]) -> None:
             f"CREATE TRIGGER trace_{table} AFTER INSERT OR UPDATE OR DELETE ON {table}"
             " FOR EACH ROW EXECUTE FUNCTION trace()".encode()
         )
+    # What survives a crash of the server is tested elsewhere.
+    connection.execute(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off',"
+        " current_database()); END $$"
+    )
     connection.execute("CREATE TABLE trace_clock (now BIGINT NOT NULL)")
     connection.execute("INSERT INTO trace_clock VALUES (0)")
     connection.execute(

@@ -6,67 +6,34 @@ judges.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
-from tests.model_trace.claims import (
-    BIND_TIMEOUT_MS,
-    CHARGED,
-    LIVE,
-    QUIET,
-    STEPS,
-    TERMINAL,
-    TRIES,
-    Claim,
-    Grant,
-    Wish,
-)
-from tests.model_trace.fits import Booked, Host, Part, fits, is_exactly, overlap
+from tests.model_trace.claims import CHARGED, HOLD_MS, LIVE, Claim, Grant, Wish, amounts_of
+from tests.model_trace.fits import Amounts, Booked, Part, Shadow, Taken, is_exactly, overlap
+from tests.model_trace.moves import Moves, Row, must
 
-Row = Mapping[str, Any]
-
-
-class Wrong(AssertionError):
-    """The program did what no rule allows."""
-
-
-def must(true: object, sentence: str, *about: object) -> None:
-    """Raise Wrong with what it was about, unless it is true."""
-    if not true:
-        raise Wrong(f"{sentence}: {', '.join(map(repr, about))}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A change of state, for the count of what was reached; ``cause`` is the caller's word."""
-
-    before: str
-    after: str
-    event: str
-    reason: str
-    cause: str
+_UNCHANGING = (
+    "id", "tenant_id", "pool_id", "identity", "idempotency_key", "request_hash", "request",
+    "host_share", "resources", "created_ms", "seq",
+)  # fmt: skip
+_API = ("vcpu", "memoryGiB", "hugepages1Gi")
+_COLUMNS = ("vcpu", "memory_gib", "hugepages_1gi")
 
 
 @dataclass(slots=True)
-class Reference:
+class Reference(Moves):
     """What must be, as far as the rules determine it. ``now`` is the database's clock."""
 
-    now: int
-    gap: int = 0
-    cause: str = ""
     asked: dict[tuple[str, str], list[Claim]] = field(default_factory=dict)
-    hosts: dict[str, Host] = field(default_factory=dict)
-    claims: dict[str, Claim] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
-    booked: dict[int, Booked] = field(default_factory=dict)
     ceilings: dict[str, int] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
     atoms: dict[int, tuple[str, Part]] = field(default_factory=dict)
-    steps: Counter[Step] = field(default_factory=Counter)
+    gpus: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
-    ending: frozenset[str] = frozenset()
 
     # --- what is asked -------------------------------------------------------------------
 
@@ -74,18 +41,22 @@ class Reference:
         """The reservation of a caller's key."""
         return next((c for c in self.claims.values() if (c.who, c.key) == (who, key)), None)
 
-    def over_quota(self, wish: Wish) -> tuple[str, int, int, int] | None:
+    def share_of(self, wish: Wish) -> Amounts:
+        """What rides on its GPUs on each host: the smallest host's share (spec 6.2)."""
+        hosts = [(self.hosts[name].spare, gpus) for name, gpus in self.gpus.items() if gpus]
+        if not hosts:
+            return (0, 0, 0)
+        vcpu = min(Fraction(spare[0], gpus) for spare, gpus in hosts)
+        memory = min(Fraction(spare[1], gpus) for spare, gpus in hosts)
+        return (int(vcpu * wish.worth()), int(memory * wish.worth()), 0)
+
+    def over_quota(self, wish: Wish, share: Amounts) -> tuple[str, int, int, int] | None:
         """The first resource that a charge would exceed: with ceiling, used and asked."""
-        for resource, amount in sorted(wish.charges().items()):
+        for resource, amount in sorted(wish.charges(share).items()):
             ceiling, used = self.ceilings.get(resource, 0), self.used.get(resource, 0)
             if used + amount > ceiling:
                 return resource, ceiling, used, amount
         return None
-
-    def fits(self, wish: Wish) -> bool:
-        """Whether it could start now."""
-        window = (self.now, self.now + wish.duration_ms + self.gap)
-        return fits(wish.asks, wish.size, self.hosts.values(), tuple(self.booked.values()), window)
 
     # --- what happened -------------------------------------------------------------------
 
@@ -106,10 +77,9 @@ class Reference:
         must(before["version"] == claim.version, "a version was skipped", before, after)
         must(after["version"] == claim.version + 1, "a version grows by one", before, after)
         must(before["state"] == claim.state, "a state changed unseen", before, claim)
-        for name in ("id", "tenant_id", "pool_id", "owner", "identity", "idempotency_key",
-                     "request_hash", "request", "created_ms", "seq"):  # fmt: skip
+        for name in _UNCHANGING:
             must(before[name] == after[name], f"{name} never changes", before, after)
-        self._move(claim, after)
+        self.move(claim, after)
         claim.version = after["version"]
         return claim.id
 
@@ -117,123 +87,38 @@ class Reference:
         must(row["state"] == "draft", "every life begins as a draft", row)
         must(row["version"] == 1, "a draft begins at version 1", row)
         must(row["id"] not in self.claims, "one key, one row", row)
-        asked = self.asked.pop((row["owner"], row["idempotency_key"]), [])
+        asked = self.asked.pop((row["identity"], row["idempotency_key"]), [])
         claim = next((c for c in asked if c.wish.is_written_as(json.loads(row["request"]))), None)
         must(claim, "nobody asked for it", row)
         assert claim is not None
-        claim.id = row["id"]
+        claim.id, claim.owner = row["id"], row["owner"]
+        claim.share = self.share_of(claim.wish)
+        share = amounts_of(json.loads(row["host_share"]), _API)
+        must(share == claim.share, "host share", share, claim)
+        booked = amounts_of(json.loads(row["resources"]), _API)
+        must(booked == claim.wish.booked(share), "host resources", booked, claim)
         self.claims[claim.id] = claim
         return claim.id
-
-    def _move(self, claim: Claim, row: Row) -> None:
-        before, after = claim.state, row["state"]
-        must(before not in TERMINAL, "an end is an end", claim, row)
-        if before == after and before in QUIET:
-            self._unmoved(claim, row)
-            self._count(before, after)
-            return
-        must((before, after) in STEPS, "there is no such step", before, after)
-        claim.take_in()
-        getattr(self, "_to_" + after)(claim, row)
-        claim.state = after
-        self._count(before, after, STEPS[before, after], claim)
-
-    def _count(self, before: str, after: str, event: str = "", claim: Claim | None = None) -> None:
-        data = claim.due[-1][1] if claim is not None and event else {}
-        reason = data.get("reason") or ""
-        step = Step(before=before, after=after, event=event, reason=reason, cause=self.cause)
-        self.steps[step] += 1
-
-    def _unmoved(self, claim: Claim, row: Row) -> None:
-        must(_window(row) == (claim.window if claim.state in LIVE else None), "window", row)
-        if claim.state == "pending":
-            must(not self.fits(claim.wish), "it waits although it fits", claim)
-
-    def _to_denied(self, claim: Claim, row: Row) -> None:
-        must(self.cause == "deny", "nobody denied it", claim)
-        must(row["operation"] == "failed", "a denied operation failed", row)
-
-    def _to_placed(self, claim: Claim, row: Row) -> None:
-        self._tried(claim, row)
-        claim.window = (self.now, self.now + claim.wish.duration_ms)
-        must(_window(row) == claim.window, "the window begins at placement", row, claim.window)
-        must(row["bind_deadline_ms"] is None, "nothing to bind yet", row)
-        must(row["operation"] == "succeeded", "a placed operation succeeded", row)
-        must(json.loads(row["conditions"]) == [], "a placed one has no conditions", row)
-        hosts = sorted({grant.host for grant in claim.live})
-        self._due(claim, "placed", nodeIds=hosts, start=claim.window[0], end=claim.window[1])
-
-    def _to_pending(self, claim: Claim, row: Row) -> None:
-        self._tried(claim, row)
-        must(not self.fits(claim.wish), "it fits and has to wait", claim)
-        must(_window(row) is None, "what waits has no window", row)
-        kinds = [condition["type"] for condition in json.loads(row["conditions"])]
-        must(kinds == ["Unschedulable"], "what waits says why", row)
-        self._due(claim, "pending")
-
-    def _tried(self, claim: Claim, row: Row) -> None:
-        """A placement that did not bind is tried again, but not for ever (spec 10.1)."""
-        if claim.state == "binding":
-            self._must_have_failed(claim)
-            claim.tries += 1
-            must(claim.tries < TRIES, "placed again too often", claim)
-        must(row["attempts"] == claim.tries, "attempts", row, claim)
-
-    def _must_have_failed(self, claim: Claim) -> None:
-        failed = claim.failed or any(grant.failed for grant in claim.live)
-        must(failed or self.now >= claim.deadline, "its bind did not fail", claim, self.now)
-        claim.failed = False
-
-    def _to_binding(self, claim: Claim, row: Row) -> None:
-        must(self.now >= claim.window[0], "it started too early", claim, self.now)
-        claim.deadline = self.now + BIND_TIMEOUT_MS
-        must(row["bind_deadline_ms"] == claim.deadline, "bind deadline", row, claim)
-        for grant in claim.live:
-            grant.state = "assigned"
-        self._due(claim, "binding")
-
-    def _to_active(self, claim: Claim, row: Row) -> None:
-        must(all(g.state == "bound" for g in claim.live), "active before all is bound", claim)
-        must(row["bind_deadline_ms"] is None, "nothing to bind any more", row)
-        self._due(claim, "active")
-
-    def _to_failed(self, claim: Claim, row: Row) -> None:
-        self._must_have_failed(claim)
-        claim.tries += 1
-        must(claim.tries == TRIES, "given up too early", claim)
-        must(row["operation"] == "failed", "a failed operation", row)
-        self._due(claim, "failed", reason=None)
-
-    def _to_released(self, claim: Claim, _row: Row) -> None:
-        over = self.now >= claim.window[1]
-        asked = self.cause == "release" and claim.id in self.ending
-        must(over or asked, "nobody released it and its time is not over", claim, self.now)
-        self._due(claim, "released", reason="release" if asked else "expired")
-
-    def _to_cancelled(self, claim: Claim, _row: Row) -> None:
-        allowed = {"pending": ("cancel", "release"), "placed": ("cancel",)}[claim.state]
-        asked = self.cause in allowed and claim.id in self.ending
-        must(asked, "nobody cancelled it", claim, self.cause)
-        self._due(claim, "cancelled")
-
-    def _due(self, claim: Claim, event: str, **data: Any) -> None:
-        claim.due.append((event, data))
 
     def _on_events(self, _before: Row, row: Row) -> str:
         must(row["subject"].startswith("reservation/"), "an event of a reservation", row)
         claim = self.claims[row["subject"].removeprefix("reservation/")]
         name, data = row["type"].removeprefix("reservation."), json.loads(row["data"])
         must(data["state"] == claim.state, "an event tells the state", row, claim)
-        claim.told.append(name)
         if name == "binding-rejected":
             self.rejected -= 1
             return claim.id
+        if name == "preempted":
+            must(claim.wish.spot and claim.state in LIVE, "only spot yields", claim)
+            return claim.id
         must(claim.due, "nothing happened that this event tells of", row)
-        expected, extra = claim.due.pop(0)
-        must(name == expected, "another event was due", row, expected)
-        for key, value in extra.items():
-            same = sorted(data[key]) == value if key == "nodeIds" else data[key] == value
-            must(same or (value is None and data[key]), f"the event's {key}", row, value)
+        due = claim.due.pop(0)
+        must(name == due.event, "another event was due", row, due)
+        for key, value in due.data.items():
+            found = sorted(data[key]) if key == "nodeIds" else data[key]
+            choice = value if isinstance(value, frozenset) else (value,)
+            must(found in choice, f"the event's {key}", row, value)
+        self.count(due.before, due.after, name, str(data.get("reason", "")))
         return claim.id
 
     def _on_allocations(self, before: Row, after: Row) -> str:
@@ -245,6 +130,8 @@ class Reference:
             claim = self.claims[grant.claim]
             claim.take_in()
             claim.failed |= grant.failed
+            if claim.state == "placed" and self.now < claim.window[0]:
+                claim.moved = True
             grant.state = "ended"
         return grant.claim
 
@@ -261,15 +148,29 @@ class Reference:
     def _on_bookings(self, before: Row, after: Row) -> str:
         row = after or before
         if not after:
-            del self.booked[row["id"]]
+            del self.books.booked[row["id"]]
             return str(row["reservation_id"])
         host, part = self.atoms[row["atom_id"]]
-        must(row["start_ms"] < row["end_ms"], "a booking has a length", row)
-        self.booked[row["id"]] = Booked(
+        self.books.booked[row["id"]] = Booked(
             claim=row["reservation_id"],
             grant=row["allocation_id"],
             host=host,
             part=part,
+            start=row["start_ms"],
+            end=row["end_ms"],
+        )
+        return str(row["reservation_id"])
+
+    def _on_host_bookings(self, before: Row, after: Row) -> str:
+        row = after or before
+        if not after:
+            del self.books.taken[row["id"]]
+            return str(row["reservation_id"])
+        self.books.taken[row["id"]] = Taken(
+            claim=row["reservation_id"],
+            grant=row["allocation_id"],
+            host=row["node_id"],
+            amounts=amounts_of(row, _COLUMNS),
             start=row["start_ms"],
             end=row["end_ms"],
         )
@@ -292,41 +193,73 @@ class Reference:
             must(used <= ceiling, "charged above the quota", row)
         return claim.id
 
+    def _on_extend_holds(self, before: Row, after: Row) -> str:
+        """One extend at a time; a hold of more than a minute is taken over (spec 14.3)."""
+        row = after or before
+        claim = self.claims[row["reservation_id"]]
+        if before and after:
+            must(before["taken_ms"] < self.now - HOLD_MS, "a hold was taken away", before, after)
+        claim.held_since = after["taken_ms"] if after else 0
+        return claim.id
+
+    def _on_shadows(self, _before: Row, row: Row) -> str:
+        claim = self.claims[row["reservation_id"]]
+        must(not claim.wish.spot, "nothing is kept for spot", claim)
+        members = json.loads(row["members"])
+        parts = tuple(self.atoms[atom] for atoms in members.values() for atom in atoms)
+        must(len(members) == claim.wish.size, "kept for a whole gang", row, claim)
+        for host in members:
+            mine = [part for name, part in parts if name == host]
+            must(is_exactly(claim.wish.asks, mine), "what is kept is what was asked", row, claim)
+        self.shadow = Shadow(
+            claim=claim.id,
+            parts=parts,
+            amounts=claim.wish.booked(claim.share),
+            start=row["start_ms"],
+            end=row["end_ms"],
+        )
+        return ""
+
     # --- what must be true after every transaction ---------------------------------------
 
     def _after_commit(self, touched: Iterable[str]) -> None:
-        pair = overlap(tuple(self.booked.values()))
+        pair = overlap(tuple(self.books.booked.values()))
         must(pair is None, "one device for two", pair)
         for claim_id in touched:
             self._check_claim(self.claims[claim_id])
+        for host in self.hosts.values():
+            peak = self.books.peak(host.id, 0, 1 << 62)
+            within = all(one <= most for one, most in zip(peak, host.spare, strict=True))
+            must(within, "more of a host than it has", host, peak)
         for resource, used in self.used.items():
             charged = sum(c.charges.get(resource, 0) for c in self.claims.values())
             must(used == charged, "used is the sum of the charges", resource, used, charged)
 
     def _check_claim(self, claim: Claim) -> None:
         must(not claim.due, "an event is missing", claim)
-        wanted = dict(claim.wish.charges()) if claim.state in CHARGED else {}
+        wanted = claim.wish.charges(claim.share) if claim.state in CHARGED else {}
         must(claim.charges == wanted, "charges", claim, wanted)
-        mine = [entry for entry in self.booked.values() if entry.claim == claim.id]
         if claim.state in LIVE:
-            self._check_placement(claim, mine)
-        else:
-            must(not claim.live, "a placement without a window", claim)
-            must(all(e.end <= self.now + self.gap for e in mine), "bookings stay", claim, mine)
+            self._check_placement(claim)
+            return
+        must(not claim.live, "a placement without a window", claim)
+        ends = [e.end for e in self.books.booked.values() if e.claim == claim.id]
+        ends += [e.end for e in self.books.taken.values() if e.claim == claim.id]
+        must(all(end <= self.now + self.gap for end in ends), "bookings stay", claim, ends)
 
-    def _check_placement(self, claim: Claim, mine: Sequence[Booked]) -> None:
+    def _check_placement(self, claim: Claim) -> None:
         """All of its hosts or none, each with all that was asked, for the whole window."""
         must(len(claim.live) == claim.wish.size, "a gang is whole", claim)
         hosts = {grant.host for grant in claim.live}
         must(len(hosts) == claim.wish.size, "a gang's hosts differ", claim)
         window = (claim.window[0], claim.window[1] + self.gap)
+        wanted = claim.wish.booked(claim.share)
         for grant in claim.live:
-            own = [entry for entry in mine if entry.grant == grant.id]
+            own = [e for e in self.books.booked.values() if e.grant == grant.id]
             parts = [entry.part for entry in own]
             must({p.key for p in parts} == grant.parts, "what is booked is granted", grant, own)
             must(is_exactly(claim.wish.asks, parts), "what was asked for", claim, parts)
             must({(e.start, e.end) for e in own} == {window}, "booked window", own, window)
-
-
-def _window(row: Row) -> tuple[int, int] | None:
-    return None if row["start_ms"] is None else (row["start_ms"], row["end_ms"])
+            given = [t for t in self.books.taken.values() if t.grant == grant.id]
+            found = [(t.amounts, (t.start, t.end)) for t in given]
+            must(found == ([(wanted, window)] if any(wanted) else []), "amounts", given, wanted)

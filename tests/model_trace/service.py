@@ -3,16 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bcd.model.caller import Caller
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import Reservation
-from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import Allowed, Denied
-from bcd.placer.api.reservations import ReservationCalls
 from bcd.placer.pki.authority import Authority
 from bcd.store import desired_states
 from bcd.store.database import Row, Transaction
@@ -21,7 +19,7 @@ from bcd.wire.desired import decode_desired
 from bcd.wire.node.v1 import desired_pb2
 from tests.model_trace.recording import Change, Crashed, RecordedDatabase, commits_after
 from tests.model_trace.stage import Stage
-from tests.placer.world import TENANT, World
+from tests.placer.world import ALICE, TENANT, World
 
 T = TypeVar("T")
 
@@ -70,10 +68,6 @@ class Service:
 
     def _wire(self) -> None:
         world = self.world
-        extensions = Extensions(self.database, world.policy, world.placements, world.signer)
-        self.calls = ReservationCalls(
-            self.database, world.admission, extensions, world.policy, world.signer
-        )
         self.other = World(self.database, self.authority, world.pool_id, world.policy)
 
     async def stop(self) -> None:
@@ -104,22 +98,52 @@ class Service:
         finally:
             self.database.fuse.left = None
 
-    async def create(self, caller: Caller, document: Mapping[str, Any], deny: bool) -> Reservation:
-        """Create by the admission path."""
-        self.world.policy.answer = Denied() if deny else Allowed()
-        try:
+    async def create(self, caller: Caller, document: Mapping[str, Any], word: str) -> Reservation:
+        """Create by the admission path, under a policy that says that word."""
+        with self._policy_says(word):
             _, made = await self.world.admission.create(caller, document)
+        return made
+
+    @contextlib.contextmanager
+    def _policy_says(self, word: str) -> Iterator[None]:
+        answers = {"deny": Denied(), "confirm": Denied(confirmable=True)}
+        self.world.policy.answer = answers.get(word, Allowed())
+        try:
+            yield
         finally:
             self.world.policy.answer = Allowed()
-        return made
 
     async def end(self, caller: Caller, name: str, reservation_id: str) -> str:
         """Release or cancel; returns the state that was answered."""
+        fields = {"tenant_id": TENANT, "reservation_id": reservation_id}
         if name == "release":
-            asked = pb.ReleaseReservationRequest(tenant_id=TENANT, reservation_id=reservation_id)
-            return (await self.calls.release(caller, asked)).reservation.state
-        ask = pb.CancelReservationRequest(tenant_id=TENANT, reservation_id=reservation_id)
-        return (await self.calls.cancel(caller, ask)).reservation.state
+            answer = await self.world.calls.release(caller, pb.ReleaseReservationRequest(**fields))
+            return answer.reservation.state
+        ended = await self.world.calls.cancel(caller, pb.CancelReservationRequest(**fields))
+        return ended.reservation.state
+
+    async def renew(self, caller: Caller, reservation_id: str) -> str:
+        """Renew a lease; returns the state that was answered."""
+        request = pb.RenewReservationRequest(tenant_id=TENANT, reservation_id=reservation_id)
+        return (await self.world.calls.renew(caller, request)).reservation.state
+
+    async def extend(
+        self, caller: Caller, reservation_id: str, until: int, deny: bool
+    ) -> tuple[bool, int]:
+        """Extend; returns whether it was, and until when the devices are free if not, or 0."""
+        request = pb.ExtendReservationRequest(
+            tenant_id=TENANT, reservation_id=reservation_id, until=until, idempotency_key="x"
+        )
+        with self._policy_says("deny" if deny else ""):
+            answer = await self.world.calls.extend(caller, request)
+        return answer.extended, answer.available_until
+
+    async def reassign(self, from_owner: str, to_owner: str) -> None:
+        """Hand everything of an owner over."""
+        request = pb.ReassignReservationsRequest(
+            tenant_id=TENANT, from_owner=from_owner, to_owner=to_owner, reason="left"
+        )
+        await self.world.calls.reassign(replace(ALICE, admin=True), request)
 
     async def changes(self) -> list[list[Change]]:
         """What was committed since the last look."""

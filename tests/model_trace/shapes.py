@@ -6,14 +6,16 @@ from typing import Any
 
 from bcd.model.device import Device, DeviceClass
 from tests.model_trace.claims import MINUTE_MS, Wish
-from tests.model_trace.fits import Ask, DeviceKey, Part
+from tests.model_trace.fits import Amounts, Ask, DeviceKey, Part
 from tests.placer.world import ALICE, BOB, TENANT, dgx, gpu, mig
 
-CALLERS = {caller.owner: caller for caller in (ALICE, BOB)}
-QUOTAS = {"gpu": 12, "gpu.mig": 4}
+AGENT = replace(ALICE, actor="agent")
+CALLERS = {caller.identity: caller for caller in (ALICE, AGENT, BOB)}
+QUOTAS = {"gpu": 16, "gpu.mig": 4, "vcpu": 60, "memoryGiB": 1000}
+# What world.host_of leaves beside its reserve.
+SPARE: Amounts = (62, 1020, 0)
 ASKS = (
     (Ask("gpu", 1),),
-    (Ask("gpu", 2),),
     (Ask("gpu", 2),),
     (Ask("gpu", 3),),
     (Ask("gpu", 2, "same-numa"),),
@@ -23,8 +25,21 @@ ASKS = (
     (Ask("gpu", 1), Ask("gpu", 2, "same-numa")),
 )
 MINUTES = (10, 60, 240)
-WISHES = tuple(
+_PLAIN = tuple(
     Wish(asks=asks, duration_ms=minutes * MINUTE_MS) for asks in ASKS for minutes in MINUTES
+)
+_TWO = _PLAIN[4]
+# A start is given as the time until then.
+WISHES = (
+    *_PLAIN,
+    *(replace(wish, start=ahead * MINUTE_MS) for wish in _PLAIN[::4] for ahead in (10, 70)),
+    *(replace(_TWO, size=2, duration_ms=minutes * MINUTE_MS) for minutes in MINUTES),
+    replace(_TWO, size=2, start=20 * MINUTE_MS),
+    *(replace(_TWO, amounts=amounts) for amounts in ((40, 10, 0), (0, 800, 0), (0, 0, 1))),
+    *(replace(wish, lease_s=300) for wish in _PLAIN[1:10:4]),
+    replace(_TWO, lease_s=300, start=20 * MINUTE_MS),
+    *(replace(wish, spot=True) for wish in _PLAIN[1:10:4]),
+    replace(_TWO, spot=True, start=20 * MINUTE_MS),
 )
 
 
@@ -44,6 +59,7 @@ POOLS = (
     (switched("a"),),
     (switched("a"), split("b")),
     (split("a"), split("b")),
+    (switched("a"), switched("b"), split("c")),
 )
 
 
@@ -77,4 +93,20 @@ def document(wish: Wish, key: str, pool_id: str, dry: bool = False) -> dict[str,
         "duration": f"{wish.duration_ms}ms",
         "idempotencyKey": key,
         "dryRun": dry,
+        "spot": wish.spot,
+        **_extras(wish),
     }
+
+
+def _extras(wish: Wish) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if wish.start:
+        found["start"] = wish.start
+    if wish.size > 1:
+        found["gang"] = {"size": wish.size}
+    if wish.amounts is not None:
+        names = ("vcpu", "memoryGiB", "hugepages1Gi")
+        found["resources"] = dict(zip(names, wish.amounts, strict=True))
+    if wish.lease_s:
+        found["leaseSeconds"] = wish.lease_s
+    return found

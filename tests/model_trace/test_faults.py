@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from bcd.model.ids import PoolId, ReservationId
-from bcd.model.reservation import State
 from bcd.placer.admission import create
 from bcd.store import pools, quotas, reservations
 from bcd.store.database import Row, Transaction
 from bcd.store.pools import PoolLock
-from bcd.store.reservations import StoredReservation
+from bcd.store.reservations import Draft, StoredReservation
 from tests.model_trace.machine import Trace
 from tests.model_trace.test_traces import run_traces
 
@@ -63,12 +62,27 @@ def no_version_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision is carried out on the draft as it was, whatever became of it meanwhile."""
 
     class Forgetful:
+        def __init__(self) -> None:
+            self._read: dict[ReservationId, StoredReservation] = {}
+
         def __getattr__(self, name: str) -> Any:
             return getattr(reservations, name)
 
+        def get(self, tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
+            return self._note(reservations.get(tx, reservation_id))
+
+        def add_draft(self, tx: Transaction, draft: Draft) -> StoredReservation | None:
+            return self._note(reservations.add_draft(tx, draft))
+
+        def _note(self, row: StoredReservation | None) -> StoredReservation | None:
+            if row is not None:
+                self._read[row.id] = row
+            return row
+
         def lock(self, tx: Transaction, reservation_id: ReservationId) -> StoredReservation | None:
             row = reservations.lock(tx, reservation_id)
-            return None if row is None else replace(row, state=State.DRAFT, version=1)
+            read = self._read[reservation_id]
+            return None if row is None else replace(row, state=read.state, version=read.version)
 
     monkeypatch.setattr(create, "reservations", Forgetful())
 

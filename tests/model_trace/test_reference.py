@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.model_trace.fits import Ask, Booked, Host, Part, fits, is_exactly, overlap, serves
+from tests.model_trace.fits import (
+    Ask,
+    Booked,
+    Books,
+    Host,
+    Need,
+    Part,
+    Taken,
+    is_exactly,
+    overlap,
+    serves,
+)
 
 HERE = Path(__file__).parent
-REFERENCE = ("claims", "fits", "reference", "settled")
+REFERENCE = ("claims", "fits", "moves", "reference", "settled")
 
 
 def imported(path: Path) -> set[str]:
@@ -78,14 +89,28 @@ def test_bookings_meet_on_one_device_and_on_one_gpu_in_two_modes() -> None:
 
 def test_only_free_devices_of_open_hosts_count() -> None:
     parts = {part.key: part for part in SPREAD}
-    host = Host("h", parts, set(parts))
-    asks = (Ask("gpu", 4),)
-    assert fits(asks, 1, [host], (), (0, 10))
-    assert not fits(asks, 2, [host], (), (0, 10))
-    assert not fits(asks, 1, [host], (booked(whole(0), 9, 20),), (0, 10))
-    assert fits(asks, 1, [host], (booked(whole(0), 10, 20),), (0, 10))
+    host = Host("h", (4, 8, 0), parts, set(parts))
+    four = Need((Ask("gpu", 4),))
+    assert Books().fits(four, [host], 0, 10)
+    assert not Books().fits(Need(four.asks, 2), [host], 0, 10)
+    assert not Books({1: booked(whole(0), 9, 20)}).fits(four, [host], 0, 10)
+    assert Books({1: booked(whole(0), 10, 20)}).fits(four, [host], 0, 10)
     host.well.discard(("gpu", "g0"))
-    assert not fits(asks, 1, [host], (), (0, 10))
+    assert not Books().fits(four, [host], 0, 10)
     host.well.add(("gpu", "g0"))
     host.reachable = False
-    assert not fits(asks, 1, [host], (), (0, 10))
+    assert not Books().fits(four, [host], 0, 10)
+
+
+def test_amounts_count_at_every_instant() -> None:
+    host = Host("h", (4, 8, 0))
+    books = Books({}, {1: taken(3, 0, 10), 2: taken(1, 5, 20)})
+    assert books.peak("h", 0, 30) == (4, 0, 0)
+    assert books.peak("h", 10, 30) == (1, 0, 0)
+    assert not books.fits(Need((), 1, (1, 0, 0)), [host], 0, 10)
+    assert books.fits(Need((), 1, (3, 8, 0)), [host], 10, 30)
+    assert not books.fits(Need((), 1, (3, 8, 1)), [host], 10, 30)
+
+
+def taken(vcpu: int, start: int, end: int) -> Taken:
+    return Taken(claim="c", grant="g", host="h", amounts=(vcpu, 0, 0), start=start, end=end)

@@ -265,8 +265,8 @@ def free(hand: Hand, row: StoredReservation, *, gap: bool) -> None:
     """Give up the current placement: bookings end, allocations leave their nodes.
 
     With ``gap`` the devices stay booked for the pool's turnaround: a workload may have run there.
-    Also where the bookings have ended by themselves: whoever waits for the devices is looked at
-    as soon as they, and the gap behind them, are free.
+    Whoever waits is looked at now, also where the bookings have ended by themselves: a window that
+    begins behind the gap may fit already, and for others that look finds when to look again.
     """
     mine = allocations.live(hand.tx, row.id)
     if not mine or row.during is None:
@@ -279,7 +279,7 @@ def free(hand: Hand, row: StoredReservation, *, gap: bool) -> None:
         allocations.set_state(hand.tx, allocation.id, AllocationState.ENDED)
     on_nodes = {a.node_id for a in mine if a.state in ON_NODE}
     assign(hand.tx, hand.signer, hand.held.pool.policy, on_nodes)
-    work.poke(hand.tx, row.pool_id, min(now_ms, row.during.end_ms) + gap_ms)
+    work.poke(hand.tx, row.pool_id, now_ms)
 
 
 def schedule(hand: Hand, row: StoredReservation) -> None:

@@ -61,7 +61,8 @@ _RUNNING = OperationState.RUNNING
 _OK = OperationState.SUCCEEDED
 _NOT_OK = OperationState.FAILED
 _WAITING = (State.PENDING,)
-_LIVE = (State.PLACED, State.BINDING, State.ACTIVE)
+_STARTED = (State.BINDING, State.ACTIVE)
+_LIVE = (State.PLACED, *_STARTED)
 
 MOVES: Mapping[tuple[State, Trigger], Move] = {
     (State.DRAFT, Trigger.DENIED): Move(State.DENIED, "", _NOT_OK),
@@ -97,7 +98,7 @@ MOVES: Mapping[tuple[State, Trigger], Move] = {
     (State.PLACED, Trigger.REPAIRED): Move(State.PLACED, "repaired", None),
     **{(s, Trigger.LAPSED): Move(State.RELEASED, "released", _OK, "lease-lapsed") for s in _LIVE},
     **{(s, Trigger.PREEMPTED): Move(State.RELEASED, "released", _OK, "preempted") for s in _LIVE},
-    **{(s, Trigger.PREEMPTING): Move(s, "preempting", None) for s in _LIVE},
+    **{(s, Trigger.PREEMPTING): Move(s, "preempting", None) for s in _STARTED},
     **{(s, Trigger.EXTENDED): Move(s, "extended", None) for s in _LIVE},
     **{(s, Trigger.RENEWED): Move(s, "", None) for s in _LIVE},
     **{(s, Trigger.REASSIGNED): Move(s, "reassigned", None) for s in (*_WAITING, *_LIVE)},

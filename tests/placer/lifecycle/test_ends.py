@@ -3,6 +3,7 @@
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import State
 from bcd.placer.lifecycle.reconcile import Reconciler
+from bcd.placer.lifecycle.transitions import Trigger
 from bcd.store import work
 from tests.clock import DatabaseClock
 from tests.placer.world import World, dgx
@@ -45,6 +46,22 @@ async def test_a_waiting_reservation_is_placed_when_the_turnaround_is_over(
     clock.advance(1)
     await world.work()
     assert (await world.view(waiting.id)).state is State.BINDING
+
+
+async def test_a_window_that_begins_behind_the_turnaround_is_given_at_once(
+    world: World, clock: DatabaseClock
+) -> None:
+    """Spec 14.4: freed capacity wakes who waits, also for a time when it is free anyway."""
+    clock.advance(0)
+    pool_id = await world.add_pool("slow", PoolPolicy(turnaround_ms=7_000))
+    node = await world.add_node(dgx("a"), pool_id)
+    active = await world.active(node, count=8, poolId=pool_id)
+    start_ms = clock.read() + 60_000
+    waiting = await world.create(8, key="waiting", poolId=pool_id, start=start_ms)
+    assert waiting.state is State.PENDING
+    await world.end(active.id, Trigger.RELEASED)
+    await world.work()
+    assert (await world.view(waiting.id)).state is State.PLACED
 
 
 async def test_a_node_never_holds_the_old_and_the_new_reservation_of_a_device_at_once(

@@ -192,15 +192,13 @@ WHEREVER: dict[Trigger, Step] = {
     Trigger.EXTENDED: lambda world, _clock, made: world.extend(made, by_ms=HOUR_MS),
     Trigger.REASSIGNED: handed_over,
 }
-# A placed one that yields has not started: it is released at once.
-NEVER = {(State.PLACED, Trigger.PREEMPTING)}
 FROM_A_QUEUE = {(State.PENDING, Trigger.QUEUED_NO_FIT)}
 FROM_A_DRAFT = {pair for pair in MOVES if pair[0] is State.DRAFT}
 
 
 @pytest.mark.parametrize(
     ("state", "trigger"),
-    sorted(MOVES.keys() - FROM_A_DRAFT - FROM_A_QUEUE - NEVER),
+    sorted(MOVES.keys() - FROM_A_DRAFT - FROM_A_QUEUE),
     ids=lambda value: value.value,
 )
 async def test_every_move_happens_and_tells_its_event(

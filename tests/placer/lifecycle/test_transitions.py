@@ -78,10 +78,11 @@ def test_what_is_placed_is_extended_renewed_lapses_and_yields_and_nothing_else()
         Trigger.EXTENDED,
         Trigger.RENEWED,
         Trigger.LAPSED,
-        Trigger.PREEMPTING,
         Trigger.PREEMPTED,
     ):
         assert {state for state, t in MOVES if t is trigger} == set(LIVE)
+    # Who has not started yields at once and needs no grace.
+    assert {state for state, t in MOVES if t is Trigger.PREEMPTING} == STARTED
 
 
 def test_what_changes_no_state_keeps_its_operation() -> None:
