@@ -10,7 +10,7 @@ from bcd.store import events
 from bcd.store.database import Row, Transaction
 from bcd.store.events import Wanted
 
-LEASE_MS = 60_000
+LEASE_MS = 20_000
 _CREATOR = msgspec.json.Decoder(Caller)
 
 
@@ -102,7 +102,7 @@ def enable(tx: Transaction, webhook_id: str) -> None:
 
 
 def lease(tx: Transaction, webhook_id: str, token: str) -> Webhook | None:
-    """Take or keep a webhook for a minute; None when another has it, or it is disabled."""
+    """Take or keep a webhook for twenty seconds; None when another has it, or it is disabled."""
     row = tx.one(
         "UPDATE webhooks SET lease_token = :token, lease_until_ms = compute_now() + :lease_ms"
         " WHERE id = :id AND disabled = '' AND (lease_token IN ('', :token)"

@@ -322,6 +322,26 @@ def test_instances_of_a_mig_profile_are_reserved_by_its_name(tmp_path: Path) -> 
         assert sorted(kinds) == ["bcd.dev/gpu", "bcd.dev/gpu.mig", "bcd.dev/gpu.mig"]
 
 
+def test_gpus_of_a_pool_that_shares_them_are_reserved_by_the_slot(tmp_path: Path) -> None:
+    """Spec 1.4, 16.4: with MPS, by a simulated daemon; a slot has its part of the host's share."""
+    terminal = Terminal(tmp_path)
+    with terminal.dev("--sim", "1"):
+        update = ("pools", "update", "dev", "--sharing", "mps", "--replicas", "4")
+        assert terminal.run(*update).returncode == 0
+        made = reserve(terminal, "--slots", "3", "--for", "1h")
+        binding = made["binding"]
+        assert isinstance(binding, dict)
+        names = binding["cdiDevices"]
+        assert [name.rpartition("::")[2] for name in names] == ["0", "1", "2"]
+        assert len({name.rpartition("::")[0] for name in names}) == 1
+        assert all(name.startswith("bcd.dev/gpu.slot=GPU-") for name in names)
+        assert made["hostShare"] == {"vcpu": 20, "memoryGiB": 185}
+        whole = terminal.run("reserve", "--gpus", "8", "--for", "1h", "--wait", "0")
+        assert whole.returncode == 3
+        refused = terminal.run("reserve", "--slots", "5", "--for", "1h")
+        assert "slots shared by MPS lie on one GPU, which has 4" in refused.stderr
+
+
 @pytest.mark.usefixtures("dev")
 def test_a_full_standard_output_is_no_traceback(terminal: Terminal) -> None:
     with open("/dev/full", "w") as full:
@@ -435,6 +455,14 @@ def test_a_window_ahead_is_booked_extended_and_given_up(terminal: Terminal) -> N
 
 
 @pytest.mark.usefixtures("dev")
+def test_a_window_that_begins_within_the_wait_is_waited_for(terminal: Terminal) -> None:
+    made = reserve(terminal, "--gpus", "1", "--for", "1h", "--at", "+2s")
+    assert made["state"] == "active"
+    assert made["during"]["start"] == made["request"]["start"]  # type: ignore[index]
+    assert terminal.run("release", str(made["id"])).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
 def test_an_extension_with_somebody_in_the_way_says_until_when(terminal: Terminal) -> None:
     first = reserve(terminal, "--gpus", "8", "--for", "1h", "--at", "+10h")
     start: int = first["during"]["end"]  # type: ignore[index]
@@ -498,3 +526,17 @@ def test_terms_that_make_no_sense_are_usage_errors(
     done = terminal.run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.usefixtures("dev")
+def test_an_active_hold_stands_through_its_extension(terminal: Terminal) -> None:
+    """The node is told another end, and keeps the same hold."""
+    made = reserve(terminal, "--gpus", "1", "--for", "1h")
+    identifier = str(made["id"])
+    before = made["binding"]
+    assert terminal.run("extend", identifier, "--by", "1h").returncode == 0
+    for _ in range(5):
+        after = json.loads(terminal.run("get", identifier, "-o", "json").stdout)
+        assert (after["state"], after["conditions"]) == ("active", [])
+        assert after["binding"] == before
+    assert terminal.run("release", identifier).returncode == 0

@@ -34,7 +34,7 @@ SHIPPED = {
     "0007_admin.sql": "e33b35b4c7888e6809ec01496b1908eb",
     "0008_confirmations.sql": "b7873bb5a9401f54f9c165a184f69ad2",
     "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
-    "0011_lifecycle.sql": "b2923b111f8b1f367836fd12f98e5683",
+    "0011_lifecycle.sql": "2d6ad98dd8d4a49af75b0d0a1c6e9c20",
     "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
 }
 

@@ -20,12 +20,20 @@ _OPTIONS = (
     click.option("--memory-ratio", type=float, help="How often memory is sold."),
     click.option("--reserve-vcpu", type=int, help="CPUs that every host keeps for itself."),
     click.option("--reserve-memory", type=int, help="Memory that every host keeps, GiB."),
-    click.option("--sharing", type=click.Choice(list(SharingMode)), help="How GPUs are shared."),
+    click.option(
+        "--sharing",
+        type=click.Choice([mode.value for mode in SharingMode]),
+        help="How GPUs are shared.",
+    ),
     click.option("--replicas", type=int, help="Slots of a shared GPU."),
     click.option("--kubernetes/--no-kubernetes", default=None, help="May be bound to Kubernetes."),
     click.option("--tenant-root/--no-tenant-root", default=None, help="Whole machines, by lease."),
     click.option("--spot-grace", type=Duration(zero=True), help="How long spot holds stay: 2m."),
-    click.option("--placer", type=click.Choice(list(PlacerKind)), help="When creates are placed."),
+    click.option(
+        "--placer",
+        type=click.Choice([kind.value for kind in PlacerKind]),
+        help="When creates are placed.",
+    ),
 )
 
 

@@ -37,6 +37,7 @@ _MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
 @click.option("--pool", help="Pool to reserve in, by name or id; needless where there is one.")
 @click.option("--gpus", type=click.IntRange(1, 1024), help="How many GPUs, on one node.")
 @click.option("--mig", multiple=True, metavar="PROFILE[:N]", help="MIG instances: 1g.10gb:2.")
+@click.option("--slots", type=click.IntRange(1, 1024), help="How many slots of shared GPUs.")
 @click.option(
     "--topology",
     type=click.Choice([topology.value for topology in Topology]),
@@ -144,7 +145,9 @@ def _request(file: Any, options: dict[str, Any]) -> pb.CreateReservationRequest:
     request.idempotency_key = options["key"] or request.idempotency_key or str(uuid.uuid4())
     request.dry_run = request.dry_run or options["dry_run"]
     if not request.devices:
-        raise click.UsageError("say what to reserve: --gpus, --mig, or devices in a file with -f")
+        raise click.UsageError(
+            "say what to reserve: --gpus, --slots, --mig, or devices in a file with -f"
+        )
     if not request.duration:
         raise click.UsageError("say for how long: --for, or duration in a file with -f")
     return request
@@ -154,13 +157,17 @@ def _lay_devices(request: pb.CreateReservationRequest, options: dict[str, Any]) 
     asked: list[tuple[str, int, str]] = []
     if options["gpus"] is not None:
         asked.append(("gpu", options["gpus"], ""))
+    if options["slots"] is not None:
+        asked.append(("gpu.slot", options["slots"], ""))
     for text in options["mig"]:
         match = _MIG.match(text)
         if match is None:
             raise click.UsageError(f"--mig {text!r} is not PROFILE or PROFILE:N, such as 1g.10gb:2")
         asked.append(("gpu.mig", int(match[2] or 1), match[1]))
     if asked and request.devices:
-        raise click.UsageError("the file names devices already; leave out --gpus and --mig")
+        raise click.UsageError(
+            "the file names devices already; leave out --gpus, --slots and --mig"
+        )
     for device_class, count, profile in asked:
         request.devices.add(**{"class": device_class}, count=count, profile=profile)
     for name in ("topology", "model"):

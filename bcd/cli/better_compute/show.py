@@ -121,6 +121,12 @@ def print_fields(lines: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name:<{width}}  {printable(value, _MAX_TEXT)}")
 
 
+def _length_ms(reservation: pb.Reservation) -> int:
+    """The window's, which an extension made longer; what was asked for where there is none."""
+    during = reservation.during
+    return (during.end - during.start) or parse_duration_ms(reservation.request.duration)
+
+
 def _terms(reservation: pb.Reservation) -> list[tuple[str, str]]:
     """What was asked for beside devices and duration."""
     request = reservation.request
@@ -146,7 +152,7 @@ def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) 
                 reservation.id,
                 reservation.state,
                 devices_asked(reservation.request),
-                format_duration(parse_duration_ms(reservation.request.duration)),
+                format_duration(_length_ms(reservation)),
                 moment(reservation.during.start),
                 moment(reservation.during.end),
                 *((reservation.owner_identity_id,) if owners else ()),

@@ -1,8 +1,12 @@
 """The life of a reservation: legal moves, what follows from the facts, and doing it.
 
-``transitions`` is the one table of moves; ``decide`` says which move the facts call for; ``apply``
-makes a move with everything that belongs to it, in the caller's transaction; ``assign`` signs the
-desired states; ``reconcile`` ties these together for one reservation, ``pending`` for a pool's
-waiting ones; ``judge`` and ``attestation`` verify reports; ``worker`` runs it all. Every change to
-a reservation happens under its pool's lock.
+``transitions`` is the one table of moves, with the moments at which a reservation is looked at
+again; ``facts`` reads what a decision looks at, and ``decide`` says which move that calls for;
+``apply`` makes a move with everything that belongs to it, in the caller's transaction. ``seek`` is
+the one way to bookings: by ``placement``, or where that finds nothing by ``preempt``, for which
+``victims`` chooses who yields. ``handover`` and ``assign`` work out and sign what nodes are told.
+``reconcile`` ties these together for one reservation, ``pending`` for a pool's waiting ones;
+``judge`` and ``attestation`` verify reports; ``worker`` runs it all. ``confirming`` waits for a
+person's word, ``reassign`` hands reservations to a successor, ``maintenance`` keeps whole nodes
+free. Every change to a reservation happens under its pool's lock.
 """

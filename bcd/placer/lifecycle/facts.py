@@ -100,8 +100,6 @@ def _standing(node: Node) -> str:
         return "does not answer"
     if not node.trusted:
         return "is not trusted"
-    if node.draining:
-        return "is being drained"
     return "" if node.ready else "is not ready"
 
 

@@ -15,13 +15,12 @@ from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.decide import is_preempting, kept_or_new
 from bcd.placer.lifecycle.transitions import Trigger
-from bcd.placer.lifecycle.victims import Room, choose_victims, could_serve
+from bcd.placer.lifecycle.victims import Room, choose_victims
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.demand import demand_of
-from bcd.placer.placement.node import NodeFacts
 from bcd.placer.placement.search import Where, count_fitting
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import allocations, occupancy, reservations
+from bcd.store import occupancy, reservations
 from bcd.store.reservations import StoredReservation
 
 _CONSIDERED = 256
@@ -114,32 +113,18 @@ def _chosen(
     if not candidates:
         return None
     view = placements.view(hand.tx, hand.held)
-    node_ids = {
-        allocation.node_id for one in candidates for allocation in allocations.live(hand.tx, one.id)
-    }
-    where = Where(
-        start_ms=window.start_ms,
-        end_ms=window.end_ms,
-        now_ms=hand.held.now_ms,
-        exclude=frozenset(node_ids),
-    )
-    demand = demand_of(row.request, row.resources)
-    among = replace(where, exclude=frozenset())
+    occupied = occupancy.with_spot(hand.tx, hand.held.pool.id, window)
     rooms = [
-        _room(hand, view.nodes[node_id].facts, window)
-        for node_id in sorted(node_ids - avoid)
-        if node_id in view.nodes and could_serve(view.nodes[node_id].facts, demand, among)
+        Room(view.nodes[node_id].facts, taken.devices, taken.amounts)
+        for node_id, taken in sorted(occupied.items())
+        if node_id in view.nodes and node_id not in avoid
     ]
-    elsewhere = count_fitting(view, demand, where, demand.gang_size)
-    return choose_victims(rooms, {one.id: one.seq for one in candidates}, demand, among, elsewhere)
-
-
-def _room(hand: Hand, facts: NodeFacts, window: Window) -> Room:
-    return Room(
-        facts,
-        occupancy.devices_on(hand.tx, facts.id, window),
-        occupancy.amounts_on(hand.tx, facts.id, window),
-    )
+    where = Where(start_ms=window.start_ms, end_ms=window.end_ms, now_ms=hand.held.now_ms)
+    demand = demand_of(row.request, row.resources, hand.held.pool.policy.sharing.mode)
+    others = replace(where, exclude=frozenset(occupied))
+    elsewhere = count_fitting(view, demand, others, demand.gang_size)
+    ages = {one.id: one.seq for one in candidates}
+    return choose_victims(rooms, ages, demand, where, elsewhere)
 
 
 def _displace(hand: Hand, row: StoredReservation, cut_ms: int) -> None:

@@ -50,11 +50,6 @@ def choose_victims(
     return chosen
 
 
-def could_serve(facts: NodeFacts, demand: Demand, where: Where) -> bool:
-    """Whether a member would fit on a node with nothing booked: others are not worth a look."""
-    return find(PoolView([NodeView(facts)]), demand.of(1), where) is not None
-
-
 def _cost(more: frozenset[ReservationId], spot: Age, node_id: NodeId) -> tuple[int, int, NodeId]:
     """Fewer first, then those whose oldest is the youngest."""
     oldest = min((spot[one] for one in more), default=0)
@@ -66,6 +61,9 @@ def _needed(room: Room, spot: Age, demand: Demand, where: Where) -> frozenset[Re
 
     Smallest in that none of it can stay; the oldest are kept before the younger ones.
     """
+    firm = {atom for one, atom, *_ in room.devices if one not in spot}
+    if room.facts.bookable.bit_count() - len(firm) < sum(ask.count for ask in demand.devices):
+        return None  # said at once for most nodes of a full pool
     here = {one for one, *_ in (*room.devices, *room.amounts)} & spot.keys()
     gone = frozenset(here)
     if not _fits(room, gone, demand, where):

@@ -109,7 +109,7 @@ class Placements:
         ahead_ms = row.request.start if (row.request.start or 0) > held.now_ms else None
         start_ms = ahead_ms or held.now_ms
         window = Window(start_ms, start_ms + row.request.duration_ms)
-        demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
+        demand = _demand(held, row)
         booked = _with_turnaround(held, window)
         question = Question(demand, booked.end_ms - start_ms, ahead_ms)
         where = Where(start_ms=start_ms, end_ms=booked.end_ms, now_ms=held.now_ms, avoid=avoid)
@@ -149,7 +149,7 @@ class Placements:
         assert row.during is not None
         gone = {allocation.id for allocation in lost}
         kept = [a for a in allocations.live(tx, row.id) if a.id not in gone]
-        demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode).of(len(lost))
+        demand = _demand(held, row).of(len(lost))
         booked = _with_turnaround(held, row.during)
         where = Where(
             start_ms=booked.start_ms,
@@ -297,6 +297,10 @@ class Placements:
                     raise _LostRace
         pools.note_changes(tx, held, [node_id for node_id, _ in plan.members])
         return made
+
+
+def _demand(held: PoolLock, row: StoredReservation) -> Demand:
+    return demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
 
 
 def _with_turnaround(held: PoolLock, window: Window) -> Window:

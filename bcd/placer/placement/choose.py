@@ -157,7 +157,7 @@ class _Search:
             return
         ask = self._asks[order[0]]
         seen = set()
-        for group in _groups(self._shape, free, ask):
+        for group in self._groups(free, ask):
             parts = [twins & group for twins in self._shape.twins if twins & group]
             for mask in _combinations(parts, ask.count):
                 if mask not in seen:
@@ -184,12 +184,19 @@ class _Search:
         for position in order[1:]:
             later |= self._shape.matching(self._asks[position])
         found: dict[int, tuple[int, int]] = {}
-        for group in _groups(self._shape, free, ask):
+        for group in self._groups(free, ask):
             for part in (group, group & ~later):
                 if part.bit_count() >= ask.count:
                     mask = self._tightest(free, part, ask)
                     found.setdefault(mask, (self.broken_by(mask), group.bit_count()))
         return sorted(found, key=lambda mask: (*found[mask], mask))
+
+    def _groups(self, free: int, ask: DeviceAsk) -> Sequence[int]:
+        """Sets of free atoms of which any choice satisfies the entry."""
+        matching = free & self._shape.matching(ask)
+        if ask.count == 1:
+            return (matching,) if matching else ()  # one device lies well to itself
+        return self._shape.groups(matching, ask.topology)
 
     def _without(self, free: int, mask: int) -> int:
         """What is free once these are taken: a GPU taken in one mode is so in no other."""
@@ -204,13 +211,6 @@ class _Search:
         for numa in shape.numa_masks:
             apart &= ~numa
         return _from_parts((*shape.numa_masks, apart), self._bookable, free, group, ask.count)
-
-
-def _groups(shape: Shape, free: int, ask: DeviceAsk) -> Sequence[int]:
-    matching = free & shape.matching(ask)
-    if ask.count == 1:
-        return (matching,) if matching else ()  # one device lies well to itself
-    return shape.groups(matching, ask.topology)
 
 
 def _combinations(parts: Sequence[int], count: int) -> Iterator[int]:

@@ -94,4 +94,4 @@ def _ends(
 def _fits(node: NodeView, demand: Demand, start_ms: int, duration_ms: int) -> bool:
     facts, end_ms = node.facts, start_ms + duration_ms
     choice = chooser(demand.devices).best(facts.shape, facts.bookable, node.free(start_ms, end_ms))
-    return choice is not None and not node.lacks(demand.resources, start_ms, end_ms)
+    return choice is not None and node.gives(demand.resources, start_ms, end_ms)

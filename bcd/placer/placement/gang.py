@@ -24,16 +24,19 @@ class Candidate:
     score: _Score
 
 
-def best_gang(ranked: Iterable[Candidate], size: int) -> Sequence[Candidate] | None:
+def best_gang(
+    ranked: Iterable[Candidate], size: int, *, places: bool
+) -> Sequence[Candidate] | None:
     """The best ``size`` of these, the best first; None when there are fewer.
 
     Members that stand together come before members that break less: all in one rack, else all in
-    one block. Where nodes carry no such labels, or no rack or block has enough, the best there are.
+    one block. Where no rack or block has enough, or without ``places`` (no node of the pool says
+    where it stands), they are the best there are; then no more nodes than needed are looked at.
     """
-    candidates = iter(ranked)
-    if size == 1:
-        return tuple(islice(candidates, 1)) or None
-    every = list(candidates)
+    if size == 1 or not places:
+        first = tuple(islice(ranked, size))
+        return first if len(first) == size else None
+    every = list(ranked)
     if len(every) < size:
         return None
     for place in (_rack, _block):

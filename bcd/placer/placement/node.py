@@ -92,6 +92,12 @@ class NodeView:
         """The bookable atoms with no booking in the window, nor a rival mode on their GPU."""
         return self.facts.bookable & ~self.devices.during(start_ms, end_ms)
 
+    def gives(self, resources: Resources, start_ms: int, end_ms: int) -> bool:
+        """Whether its host has these amounts left at every instant of the window."""
+        if not resources:
+            return True
+        return self.facts.capacity is not None and not self.lacks(resources, start_ms, end_ms)
+
     def lacks(self, resources: Resources, start_ms: int, end_ms: int) -> Mapping[str, int]:
         """What the host has left of each resource that it has too little of, by its API name.
 

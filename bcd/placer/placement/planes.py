@@ -10,6 +10,7 @@ coarse buckets, so that neither a booking nor a window of years costs much.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bcd.model.ids import NodeId
 from bcd.placer.placement.node import NodeView
@@ -92,14 +93,17 @@ class Kind:
         old = {} if before is None or span is None else _marks(before, span)
         new = {} if after is None or span is None else _marks(after, span)
         for key in old.keys() | new.keys():
-            changed = old.get(key, 0) ^ new.get(key, 0)
+            mask = new.get(key, 0)
+            changed = old.get(key, 0) ^ mask
             if changed and key[0] == _CHANGES:
                 self._toggle_change(key[1], bit)
             elif changed:
-                planes = self._planes.setdefault(key, [0] * self._count)
-                for position in bits(changed):
+                planes = self._planes.get(key)
+                if planes is None:
+                    planes = self._planes[key] = [0] * self._count
+                for position in _positions(changed):
                     planes[position] ^= bit
-                if not any(planes):
+                if not mask and not any(planes):
                     del self._planes[key]
         for position in bits(self._unbookable(before) ^ self._unbookable(after)):
             self._out[position] ^= bit
@@ -194,6 +198,11 @@ class Kind:
             last = min(last_ms >> _FINE, (coarse + 1) * _PER_COARSE - 1)
             keys += [(_PART, fine) for fine in range(first, last + 1) if fine not in edges]
         return keys
+
+
+@lru_cache(maxsize=4096)
+def _positions(mask: int) -> tuple[int, ...]:
+    return tuple(bits(mask))
 
 
 def _within(key: _Key, start_ms: int, last_ms: int) -> bool:

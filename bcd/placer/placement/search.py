@@ -42,7 +42,8 @@ class Where:
 
 def find(view: PoolView, demand: Demand, where: Where) -> tuple[Found, ...] | None:
     """The best distinct nodes for the whole window, by node id; None unless all members fit."""
-    gang = best_gang(_ranked(view, demand, where), demand.gang_size)
+    ranked = _ranked(view, demand, where)
+    gang = best_gang(ranked, demand.gang_size, places=view.knows_places)
     if gang is None:
         return None
     members = sorted(gang, key=lambda candidate: candidate.node.facts.id)
@@ -86,7 +87,7 @@ def _able(view: PoolView, demand: Demand, where: Where, alike: Alike) -> Iterato
 
 
 def _can_give(node: NodeView, demand: Demand, where: Where) -> bool:
-    return not node.lacks(demand.resources, where.start_ms, where.end_ms)
+    return node.gives(demand.resources, where.start_ms, where.end_ms)
 
 
 def _ranked(view: PoolView, demand: Demand, where: Where) -> Iterator[Candidate]:

@@ -127,11 +127,11 @@ def _holds(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sha
     """
     if not _is_of(shadow, owner) or not _stands(held, view, owner, shadow):
         return False
-    soonest_ms = max(held.now_ms, owner.request.start or 0)
-    if shadow.start_ms == soonest_ms:
+    now_ms = held.now_ms
+    if shadow.start_ms == now_ms:
         return True
-    demand = demand_of(owner.request, owner.resources)
-    at_once = Where(start_ms=soonest_ms, end_ms=soonest_ms + shadow.end_ms - shadow.start_ms)
+    demand = demand_of(owner.request, owner.resources, held.pool.policy.sharing.mode)
+    at_once = Where(start_ms=now_ms, end_ms=now_ms + shadow.end_ms - shadow.start_ms)
     return count_fitting(view, demand, at_once, demand.gang_size) < demand.gang_size
 
 
@@ -155,18 +155,18 @@ def _stands(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sh
 def _earliest_shadow(held: PoolLock, view: PoolView, owner: StoredReservation) -> Shadow | None:
     """Where and when it would start first; None when it fits not even into an idle pool.
 
-    Nor for a spot one, which yields to others and keeps nothing from them.
+    Nor for a spot one, which yields to others and keeps nothing from them, nor for one whose start
+    is still ahead: it asked for that time and no other.
     """
-    if owner.request.spot:
+    if owner.request.spot or (owner.request.start or 0) > held.now_ms:
         return None
-    demand = demand_of(owner.request, owner.resources)
+    demand = demand_of(owner.request, owner.resources, held.pool.policy.sharing.mode)
     duration_ms = owner.request.duration_ms + held.pool.policy.turnaround_ms
-    soonest_ms = max(held.now_ms, owner.request.start or 0)
-    idle_ms = max(soonest_ms, view.horizon_ms)
+    idle_ms = max(held.now_ms, view.horizon_ms)
     idle = Where(start_ms=idle_ms, end_ms=idle_ms + duration_ms)
     if count_fitting(view, demand, idle, demand.gang_size) < demand.gang_size:
         return None
-    start_ms = earliest(view, demand, soonest_ms, duration_ms)
+    start_ms = earliest(view, demand, held.now_ms, duration_ms)
     if start_ms is None:  # too many bookings to look at them all: when they are all over, then
         start_ms = idle_ms
     end_ms = start_ms + duration_ms

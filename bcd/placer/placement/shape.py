@@ -5,7 +5,7 @@ shape, so that what was worked out for one serves all.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bcd.model.device import DeviceClass
@@ -19,7 +19,7 @@ class Slot:
     """One atom's place in a shape.
 
     ``gpu`` numbers the node's physical GPUs from 0; ``links`` is the mask of the atoms that
-    NVLink joins it to, itself left out.
+    NVLink joins it to, itself left out; to slots, those of the same GPU.
     """
 
     device_class: DeviceClass
@@ -102,7 +102,7 @@ def _twins(slots: tuple[Slot, ...]) -> tuple[int, ...]:
     found: dict[object, int] = {}
     for position, slot in enumerate(slots):
         alone = slot.device_class is DeviceClass.GPU
-        key = position if alone else slot
+        key = position if alone else replace(slot, links=0)
         found[key] = found.get(key, 0) | 1 << position
     return tuple(found.values())
 

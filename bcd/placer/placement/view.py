@@ -15,6 +15,7 @@ class PoolView:
     def __init__(self, nodes: Iterable[NodeView] = ()) -> None:
         self._nodes: dict[NodeId, NodeView] = {}
         self._kinds: dict[tuple[Shape, frozenset[str]], Kind] = {}
+        self._placed = 0
         for node in nodes:
             self.put(node)
 
@@ -22,6 +23,11 @@ class PoolView:
     def nodes(self) -> Mapping[NodeId, NodeView]:
         """Nodes by id, schedulable or not."""
         return self._nodes
+
+    @property
+    def knows_places(self) -> bool:
+        """Whether some node says in which rack or block it stands."""
+        return self._placed > 0
 
     def alike(self, labels: frozenset[str], start_ms: int, end_ms: int) -> Iterator[Alike]:
         """Schedulable nodes with these labels, by what they have free in the window."""
@@ -55,6 +61,7 @@ class PoolView:
     def put(self, node: NodeView) -> None:
         """Add a node or replace what was known of it."""
         before = self._nodes.get(node.facts.id)
+        self._placed += _says_where(node) - (before is not None and _says_where(before))
         known = None if before is None else self._kind_of(before.facts)
         kind = self._kind_of(node.facts)
         if before is not None and known is not None and known is not kind:
@@ -67,6 +74,7 @@ class PoolView:
     def drop(self, node_id: NodeId) -> None:
         """Forget a node, if it was known."""
         node = self._nodes.pop(node_id, None)
+        self._placed -= node is not None and _says_where(node)
         kind = None if node is None else self._kind_of(node.facts)
         if node is not None and kind is not None:
             self._leave(kind, node)
@@ -84,3 +92,7 @@ class PoolView:
         kind.drop(node)
         if not kind:
             del self._kinds[(kind.shape, kind.labels)]
+
+
+def _says_where(node: NodeView) -> bool:
+    return bool(node.facts.rack or node.facts.block)

@@ -91,10 +91,11 @@ class KnownPool:
         self.labels_read = held
         found = labels.in_pool(tx, held.pool.id)
         changed = False
+        none = NodeLabels()
         for node in tuple(self.view.nodes.values()):
-            facts = _labelled(node.facts, found.get(node.facts.id, NodeLabels()))
-            if facts != node.facts:
-                self.put(node.with_facts(facts))
+            facts, now = node.facts, found.get(node.facts.id, none)
+            if (facts.labels, facts.rack, facts.block) != (now.system, now.rack, now.block):
+                self.put(node.with_facts(_labelled(facts, now)))
                 changed = True
         return changed
 

@@ -1,5 +1,6 @@
 """A create books its share of each host, or more for a charge (spec 6.2, 5.2, 4.2, 10.3)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from bcd.model.errors import BcdError, InvalidInput, QuotaExceeded
 from bcd.model.reservation import Resources, State
 from bcd.placer.admission.attributes import Attributes
 from bcd.placer.admission.policy import Allowed, Decision
-from bcd.store import reservations
+from bcd.store import offers, reservations
 from bcd.store.reservations import StoredReservation
 from tests.placer.records import assert_quota_adds_up
 from tests.placer.world import ALICE, World, dgx, host_of
@@ -198,3 +199,32 @@ async def test_slots_by_mps_that_no_process_could_use_together_are_refused(
     await world.set_policy(sharing={"mode": "time-slice", "replicas": 4})
     await world.grant("gpu.slot", 100)
     assert (await world.create(devices=devices)).state is State.PENDING
+
+
+async def test_the_kubelets_binding_is_for_the_pools_owner_alone(world: World) -> None:
+    """Whom the pool is merely offered to books a hold (spec 10.3)."""
+    guest = replace(ALICE, subject="gus", tenants=frozenset({"guest"}))
+    await world.add_node(dgx("a"))
+    await world.set_policy(kubernetes=True)
+    await world.database.write(offers.put, world.pool_id, "guest", {"gpu": 2})
+    error = await refused(world, InvalidInput, caller=guest, tenantId="guest", binding="kubernetes")
+    assert error.details["field"] == "binding"
+    made = await world.create(caller=guest, tenantId="guest")
+    assert made.state is State.PLACED
+
+
+async def test_an_offer_that_names_host_resources_grants_what_is_above_the_share(
+    world: World,
+) -> None:
+    """Spec 5.2: the offer's limit applies where it names the resource."""
+    guest = replace(ALICE, subject="gus", tenants=frozenset({"guest"}))
+    await world.add_node(dgx("a"))
+    await world.database.write(offers.put, world.pool_id, "guest", {"gpu": 2, "vcpu": 4})
+    asked: dict[str, Any] = {"caller": guest, "tenantId": "guest"}
+    made = await world.create(2, resources={"vcpu": 19}, **asked)
+    assert made.state is State.PLACED
+    await world.end_if_live(made.id)
+    for resource, amount in (("vcpu", 20), ("memoryGiB", 256)):
+        above = {resource: amount}
+        error = await refused(world, QuotaExceeded, count=2, key=resource, resources=above, **asked)
+        assert error.details["resource"] == resource

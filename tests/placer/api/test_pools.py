@@ -15,7 +15,7 @@ from bcd.wire.compute.v1 import reservations_pb2 as rpb
 from bcd.wire.compute.v1.reservations_pb2 import ListReservationsRequest
 from tests.placer.api.conftest import Client, Site, is_refusal
 from tests.placer.waiting import until
-from tests.placer.world import TENANT, dgx, gpu
+from tests.placer.world import TENANT, FakeNode, dgx, gpu
 
 WHOLE = pb.PoolPolicy(
     turnaround_ms=60_000,
@@ -156,10 +156,10 @@ async def test_a_shared_pools_gpus_are_booked_by_the_slot(
     assert [device.cdi_name for device in assignment.devices] == [
         f"bcd.dev/gpu.slot=G0::{n}" for n in range(3)
     ]
-    assert (await alice.create("whole")).state == "pending"
     asked[0].count = 1
     last = await alice.create("last", devices=asked)
     assert last.state == "placed"
+    assert (await alice.create("whole")).state == "pending"
 
 
 async def test_a_changed_turnaround_holds_for_the_next_booking(
@@ -180,8 +180,13 @@ async def test_a_changed_host_reserve_reaches_the_nodes_that_have_holds(
 ) -> None:
     world = site.world
     one, other = await world.add_node(dgx("a")), await world.add_node(dgx("b"))
-    await world.active(one, other)
-    (busy,) = [node for node in (one, other) if await world.assigned(node)]
+    await alice.create()
+
+    async def held() -> list[FakeNode]:
+        return [node for node in (one, other) if await world.assigned(node)]
+
+    await reached(held)
+    (busy,) = await held()
     before = await world.desired(busy)
     await update(admin, admin.pool_id, host_reserve=pb.HostAmounts(vcpu=6))
     after = await world.desired(busy)

@@ -13,7 +13,7 @@ from bcd.wire.inventory import encode_inventory
 from bcd.wire.node.v1 import inventory_pb2 as pb
 from tests.clock import DatabaseClock
 from tests.placer.placement.machines import mig_host
-from tests.placer.world import FakeNode, World, dgx, gpu, host_of, inventory_of
+from tests.placer.world import FakeNode, World, dgx, gpu, inventory_of
 
 SICK = Health(HealthState.UNHEALTHY, "Xid 79")
 
@@ -73,7 +73,7 @@ async def test_an_inventory_wakes_the_pool_and_the_nodes_reservations(
     node = await world.add_node(dgx("a", 1))
     active = await world.active(node)
     waiting = await world.create(1, key="waiting")
-    await world.send_inventory(node, dgx("a", 2), host_of(128, 2048))
+    await world.send_inventory(node, dgx("a", 2))
     due = {row["key"] for row in await world.rows(
         "SELECT key FROM work WHERE wake_ms <= :now", now=clock.read())}  # fmt: skip
     assert due == {world.pool_id, active.id}

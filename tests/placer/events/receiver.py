@@ -99,9 +99,9 @@ class Receiver:
         finally:
             writer.transport.abort()
 
-    async def got(self, number: int) -> Sequence[Post]:
+    async def got(self, number: int, within_s: float = 20.0) -> Sequence[Post]:
         """The first requests, when there are so many."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(within_s):
             while len(self.posts) < number:
                 self.arrived.clear()
                 await self.arrived.wait()

@@ -52,8 +52,8 @@ async def test_limits_stay_whatever_becomes_of_the_host_and_the_policy(
     node = await world.add_node(dgx("a"))
     active = await world.active(node, count=2)
     before = (await assignment_of(world, node)).limits
-    await world.set_policy(hostReserve={"vcpu": 8, "memoryGiB": 24})
-    await world.send_inventory(node, dgx("a"), host_of(48, 768))
+    await world.set_policy(hostReserve={"vcpu": 20, "memoryGiB": 100})
+    await world.send_inventory(node, dgx("a"), host_of(48, 512))
     other = await world.create(1, key="other")
     await world.work()
     both = {a.allocation_id: a.limits for a in (await world.desired(node)).assignments}

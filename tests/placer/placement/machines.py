@@ -82,7 +82,9 @@ def shape(devices: Sequence[Device]) -> Shape:
 
 
 def linked(one: Device, other: Device) -> bool:
-    """Whether NVLink joins two whole GPUs."""
+    """Whether NVLink joins two whole GPUs, or two slots lie on one GPU."""
+    if {one.device_class, other.device_class} == {DeviceClass.SLOT}:
+        return one.id != other.id and one.gpu == other.gpu
     if one.id == other.id or one.device_class != "gpu" or other.device_class != "gpu":
         return False
     both_ends = other.id in one.nvlink_peers and one.id in other.nvlink_peers

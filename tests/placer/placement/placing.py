@@ -9,6 +9,7 @@ from bcd.model.ids import NodeId, ReservationId
 from bcd.model.reservation import DeviceAsk, Gang, Request, Resources
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
+from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.placement.booking import AvailableUntil, Extended, Placed
 from bcd.placer.placement.unschedulable import Unschedulable
 from bcd.store import allocations, hosts, nodes, pools, quotas, reservations
@@ -81,9 +82,10 @@ async def placed(world: World, **wish: Any) -> tuple[ReservationId, Sequence[All
 
 
 async def refused(world: World, **wish: Any) -> Unschedulable:
-    """Why a reservation that must not fit does not."""
-    _, outcome = await reserve(world, Wish(**wish))
+    """Why a reservation that must not fit does not; it does not stay to wait."""
+    reservation_id, outcome = await reserve(world, Wish(**wish))
     assert isinstance(outcome, Unschedulable)
+    await world.end(reservation_id, Trigger.CANCELLED)
     return outcome
 
 

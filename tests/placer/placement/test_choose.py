@@ -307,6 +307,17 @@ def test_slots_of_a_large_host_fit_exactly_when_enough_are_free(
         assert all(at % 11 for at in found[0])
 
 
+@given(st.sets(st.integers(0, 14)), st.integers(1, 5))
+def test_slots_that_lie_as_near_as_can_be_are_those_of_one_gpu(taken: set[int], count: int) -> None:
+    host = shared("h", 3)
+    free = ((1 << 15) - 1) & ~mask(taken) & ~mask(at // 5 * 5 for at in taken)
+    choice = pick(host, free, ask(count, NVLINK_ALL, device_class=SLOT))
+    left = [sum(1 for at in bits(free) if at // 5 == g and at % 5) for g in range(3)]
+    assert (choice is not None) == (max(left) >= count)
+    if choice is not None:
+        assert len({at // 5 for at in choice[0]}) == 1
+
+
 # Hosts on which not every way can be looked at
 
 

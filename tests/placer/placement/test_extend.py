@@ -1,14 +1,20 @@
 """Every end moves later or none does, and an expected collision is an answer."""
 
+import random
+from dataclasses import replace
+
+import pytest
+
 from bcd.model.device import DeviceClass
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import Resources
-from bcd.placer.placement.booking import AvailableUntil, Extended
+from bcd.placer.placement.booking import AvailableUntil, Extended, Placed
 from tests.clock import DatabaseClock
-from tests.placer.placement.machines import ask
-from tests.placer.placement.placing import HOUR_MS, extend, placed
+from tests.conftest import Rounds
+from tests.placer.placement.machines import ask, mig_host
+from tests.placer.placement.placing import HOUR_MS, extend, placed, reserve
 from tests.placer.placement.test_booking import BOTH
-from tests.placer.placement.test_host_amounts import add_host
+from tests.placer.placement.test_host_amounts import add_host, random_wish
 from tests.placer.records import assert_hosts_hold, assert_no_overlap, rows
 from tests.placer.world import World, dgx
 
@@ -100,3 +106,39 @@ async def test_what_was_extended_is_in_the_view(world: World, clock: DatabaseClo
     clock.advance(HOUR_MS)
     _, (second,) = await placed(world, start=HOUR_MS)
     assert second.until_ms == clock.read() + 2 * HOUR_MS
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_up_to_what_is_answered_it_can_be_extended_and_not_a_millisecond_more(
+    world: World, clock: DatabaseClock, seed: int, rounds: Rounds
+) -> None:
+    """In calendars of gangs, shares and amounts, each reservation in its turn."""
+    clock.advance(0)
+    await world.grant("gpu", 100_000)
+    chance = random.Random(seed)
+    for name in "ab":
+        node = await add_host(world, name, vcpu=10, gpus=3)
+        await world.send_inventory(node, [*node.devices, *mig_host(name, 2, 3)[:4]])
+    made = []
+    for _ in range(rounds(25, 200)):
+        wish = random_wish(chance)
+        if chance.random() < 0.3:
+            wish = replace(wish, devices=(ask(2, device_class=DeviceClass.MIG),))
+        reservation_id, outcome = await reserve(world, wish)
+        if isinstance(outcome, Placed):
+            made.append(reservation_id)
+    stopped = 0
+    for reservation_id in made:
+        during = (await world.view(reservation_id)).during
+        assert during is not None
+        answer = await extend(world, reservation_id, 100 * HOUR_MS)
+        if isinstance(answer, Extended):
+            continue
+        stopped += 1
+        if answer.end_ms > during.end_ms:
+            fits = await extend(world, reservation_id, answer.end_ms - during.end_ms)
+            assert isinstance(fits, Extended)
+        assert await extend(world, reservation_id, 1) == answer
+    assert stopped
+    await assert_no_overlap(world.database)
+    await assert_hosts_hold(world.database)

@@ -1,10 +1,17 @@
 """Gangs: distinct nodes at one instant, all or nothing, and together where labels tell."""
 
+import asyncio
+from dataclasses import replace
+
+import pytest
+
 from bcd.model.reservation import State
 from bcd.placer.lifecycle.transitions import Trigger
+from bcd.placer.placement.booking import Placed, Placements
 from tests.clock import DatabaseClock
+from tests.conftest import Rounds
 from tests.placer.placement.machines import ask, demand
-from tests.placer.placement.placing import HOUR_MS, by_node, placed, refused, stand
+from tests.placer.placement.placing import HOUR_MS, Wish, by_node, placed, refused, reserve, stand
 from tests.placer.placement.pools import Host, busy, pool
 from tests.placer.placement.test_search import LONG, search
 from tests.placer.records import Beside, assert_no_overlap, rows
@@ -119,6 +126,25 @@ async def test_a_member_that_was_taken_meanwhile_leaves_no_part_of_its_gang(
     _, made = await placed(world, gang=2)
     assert set(by_node(made)) == {node.id for node in (world.nodes[0], world.nodes[2])}
     await assert_no_overlap(world.database)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+async def test_racing_gangs_of_two_placers_use_every_device_once(
+    world: World, size: int, rounds: Rounds
+) -> None:
+    """More than fit: exactly those that fit are placed, none in part."""
+    nodes = [await world.add_node(dgx(f"{n}", 2)) for n in range(6)]
+    other = replace(world, placements=Placements())
+    for _ in range(rounds(2, 10)):
+        made = await asyncio.gather(*(reserve(one, Wish(gang=size)) for one in [world, other] * 8))
+        placed_ids = [rid for rid, outcome in made if isinstance(outcome, Placed)]
+        assert len(placed_ids) == 2 * len(nodes) // size
+        for rid in placed_ids:
+            mine = await world.live(rid)
+            assert len({a.node_id for a in mine}) == len(mine) == size
+        await assert_no_overlap(world.database)
+        for rid, _outcome in made:
+            await world.end_if_live(rid)
 
 
 async def test_members_stand_together_by_what_operators_say(world: World) -> None:

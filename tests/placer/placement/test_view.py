@@ -177,6 +177,7 @@ def test_groups_do_not_depend_on_how_the_view_came_about(
         view.put(host.view())
     fresh = pool(after)
     assert set(view.nodes) == set(fresh.nodes)
+    assert view.knows_places == fresh.knows_places == any(h.rack or h.block for h in after)
     for window in ((0, 40), (20, 21), (50, 140)):
         assert alike(view, window=window) == alike(fresh, window=window)
     changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
