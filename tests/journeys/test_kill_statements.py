@@ -196,7 +196,7 @@ def _only_start(_victim: Victim, _key: str, _made: str) -> None:
 
 
 OPERATIONS = {
-    "create": Operation(("_open_draft", "Admission._settle"), _nothing, _create, "binding"),
+    "create": Operation(("open_draft", "Admission._settle"), _nothing, _create, "binding"),
     "start": Operation(("Reconciler.reconcile",), _nothing, _create, "binding"),
     "bind": Operation(("judge_node", "Reconciler.reconcile"), _reported, _only_start, "active"),
     "release": Operation(("ReservationCalls._end",), _started, _release, "released"),
