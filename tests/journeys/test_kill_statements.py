@@ -211,7 +211,7 @@ def _extend(victim: Victim, key: str, made: str) -> None:
 
 
 OPERATIONS = {
-    "create": Operation(("_open_draft", "Admission._settle"), _nothing, _create, "binding"),
+    "create": Operation(("open_draft", "Admission._settle"), _nothing, _create, "binding"),
     "start": Operation(("Reconciler.reconcile",), _nothing, _create, "binding"),
     "bind": Operation(("judge_node", "Reconciler.reconcile"), _reported, _only_start, "active"),
     "extend": Operation(("_stage", "Extensions._apply"), _started, _extend, "binding"),

@@ -26,7 +26,7 @@ from bcd.model.errors import (
 )
 from bcd.model.ids import ReservationId
 from bcd.model.pool import PlacerKind
-from bcd.model.reservation import Reservation, State
+from bcd.model.reservation import Request, Reservation, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.confirmation import (
     LIFETIME_MS,
@@ -112,11 +112,7 @@ class Admission:
     ) -> tuple[Create, Reservation]:
         """Create, or find what the same key made before; raises a BcdError for every refusal."""
         create = parse_create(document)
-        if create.tenant_id not in caller.tenants:
-            raise AccessDenied(
-                f"the token is not for tenant {create.tenant_id}", tenantId=create.tenant_id
-            )
-        draft = _draft(caller, create)
+        draft = draft_of(caller, create.tenant_id, create.request, create.idempotency_key)
         if create.dry_run:
             return create, await self._dry_run(caller, draft)
         async with self._alone(draft.id):
@@ -140,7 +136,7 @@ class Admission:
 
     async def _attempt(self, caller: Caller, draft: Draft) -> Answered | None:
         """One round; None when the draft changed while it was decided on."""
-        pool, row, known = await self._database.write(_open_draft, draft)
+        pool, row, known = await self._database.write(open_draft, draft)
         if known is not None:
             return known
         word = Confirmation.NONE
@@ -218,7 +214,7 @@ class Admission:
         Under the pool's lock from the start: else the draft could be placed between the two.
         """
         pools.lock(tx, draft.request.pool_id)
-        _, row, known = _open_draft(tx, draft)
+        _, row, known = open_draft(tx, draft)
         if known is None:
             verdict = replace(verdict, version=row.version)
             known = self._settle(tx, draft, verdict, rehearse=True)
@@ -226,16 +222,22 @@ class Admission:
         raise _DryRun(known)
 
 
-def _draft(caller: Caller, create: Create) -> Draft:
+def draft_of(caller: Caller, tenant_id: str, request: Request, idempotency_key: str) -> Draft:
+    """The draft of a request, its share not worked out yet.
+
+    Raises AccessDenied unless the caller acts for the tenant.
+    """
+    if tenant_id not in caller.tenants:
+        raise AccessDenied(f"the token is not for tenant {tenant_id}", tenantId=tenant_id)
     return Draft(
-        id=reservation_id(create.tenant_id, caller, create.idempotency_key),
-        tenant_id=create.tenant_id,
-        pool_id=create.request.pool_id,
+        id=reservation_id(tenant_id, caller, idempotency_key),
+        tenant_id=tenant_id,
+        pool_id=request.pool_id,
         owner=caller.owner,
         identity=caller.identity,
-        idempotency_key=create.idempotency_key,
-        request_hash=request_hash(create.request),
-        request=create.request,
+        idempotency_key=idempotency_key,
+        request_hash=request_hash(request),
+        request=request,
         host_share=NONE,
         resources=NONE,
     )
@@ -284,7 +286,7 @@ def _refuse_for_pool(pool: Pool, draft: Draft) -> None:
         raise InvalidInput("binding", "kubernetes is for the pool's owner alone; book a hold")
 
 
-def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
+def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
     """Transaction 1: write the draft or read what is there.
 
     The request is compared before the state, so that a refused key tells of its misuse too.

@@ -29,10 +29,14 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The window that was booked, and the reservation's allocations, one for each node."""
+    """The window that was booked, and the reservation's allocations, one for each node.
+
+    ``displaced`` are those that had to yield.
+    """
 
     window: Window
     allocations: tuple[Allocation, ...]
+    displaced: tuple[ReservationId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
