@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--sim", "hosts", type=click.IntRange(1, 1000), required=True, metavar="N")
+@click.option(
+    "--sim",
+    "hosts",
+    type=click.IntRange(1, 1000),
+    required=True,
+    metavar="N",
+    help="How many hosts, 1 to 1000.",
+)
 @click.option(
     "--profile",
     type=click.Choice(["dgx-h100", "hgx-a100-mig", "l40s-pcie"]),
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
     help="Keep everything here, to go on with it later; else it goes when dev ends.",
 )
 def dev(hosts: int, profile: str | None, state: Path | None) -> None:
-    """Run the whole system here with N simulated hosts, until Ctrl-C."""
+    """Run the whole system here, with simulated hosts."""
     from bcd.cli.program import JsonFormatter
 
     with errors_shown(), _state_folder(state) as folder:
