@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from bcd.cli.better_compute.connection import client_options, connected
+from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.show import answer, moment, print_json, summary
 from bcd.cli.better_compute.tables import print_table
 from bcd.model.errors import BcdError, Reason
@@ -36,28 +37,36 @@ def awaited(key: str, output: str) -> Iterator[None]:
         raise SystemExit(_AWAITED) from error
 
 
-@click.group(invoke_without_command=True)
+_all_option = click.option(
+    "--all", "everything", is_flag=True, help="Also what was decided before."
+)
+
+
+@click.group(cls=Listing)
+@_all_option
+@client_options
 @click.pass_context
-def confirm(context: click.Context) -> None:
+def confirm(
+    context: click.Context, everything: bool, tenant: str | None, output: str, config: Path | None
+) -> None:
     """Say yes or no to what agents ask for in your name.
 
     Lists what waits where no verb is named.
     Needs your own token: an agent cannot confirm itself.
     """
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
+    if not context.invoked_subcommand:
+        _list(everything, tenant, output, config)
 
 
 @confirm.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also what was decided before.")
+@_all_option
 @client_options
-def list_(
-    everything: bool = False,
-    tenant: str | None = None,
-    output: str = "table",
-    config: Path | None = None,
-) -> None:
+def list_(everything: bool, tenant: str | None, output: str, config: Path | None) -> None:
     """List what waits for your answer, newest first."""
+    _list(everything, tenant, output, config)
+
+
+def _list(everything: bool, tenant: str | None, output: str, config: Path | None) -> None:
     found: list[pb.Confirmation] = []
     with connected(config) as connection:
         stub = ConfirmationsServiceStub(connection.channel)
