@@ -12,6 +12,8 @@ from bcd.model.errors import Unavailable
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import CedarPolicy
+from bcd.placer.admission.preview import Previews
+from bcd.placer.api.capacity import CapacityCalls, CapacityServicer
 from bcd.placer.api.confirmations import ConfirmationCalls, ConfirmationsServicer
 from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
 from bcd.placer.api.edge import Edge
@@ -45,6 +47,8 @@ from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.compute.v1 import (
     admin_pb2,
     admin_pb2_grpc,
+    capacity_pb2,
+    capacity_pb2_grpc,
     confirmations_pb2,
     confirmations_pb2_grpc,
     events_pb2,
@@ -64,6 +68,7 @@ _SERVICES = tuple(
     service.full_name
     for module in (
         reservations_pb2,
+        capacity_pb2,
         confirmations_pb2,
         events_pb2,
         admin_pb2,
@@ -167,6 +172,10 @@ class Placer:
         calls = ReservationCalls(database, admission, extensions, policy, signer)
         reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
             ReservationsServicer(edge, calls), server
+        )
+        previews = Previews(database, placements, signer)
+        capacity_pb2_grpc.add_CapacityServiceServicer_to_server(
+            CapacityServicer(edge, CapacityCalls(database, previews)), server
         )
         admin_pb2_grpc.add_PoolsServiceServicer_to_server(
             PoolsServicer(edge, PoolCalls(database, signer)), server

@@ -140,9 +140,10 @@ class AmountTimeline:
 
     def with_interval(self, amounts: Amounts, start_ms: int, end_ms: int) -> "AmountTimeline":
         """This timeline with one more interval."""
-        return AmountTimeline((*self._intervals(), (amounts, start_ms, end_ms)))
+        return AmountTimeline((*self.spans(), (amounts, start_ms, end_ms)))
 
-    def _intervals(self) -> Iterator[tuple[Amounts, int, int]]:
+    def spans(self) -> Iterator[tuple[Amounts, int, int]]:
+        """(amounts, start, end) from each change to the next, but where nothing is taken."""
         spans = zip(self.sums, self.times, self.times[1:], strict=False)
         return (span for span in spans if any(span[0]))
 
