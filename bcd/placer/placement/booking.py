@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bcd.model.errors import Unavailable
-from bcd.model.ids import NodeId
+from bcd.model.ids import NodeId, ReservationId
 from bcd.model.reservation import Window
 from bcd.placer.placement.demand import Demand, demand_of
 from bcd.placer.placement.search import Found, Where, find
