@@ -163,9 +163,8 @@ class Placer:
     def _register(
         self, server: grpc.aio.Server, signer: CommandSigner, placements: Placements
     ) -> None:
-        database, secrets = self._database, self._secrets
-        edge = Edge(secrets.issuer)
-        policy = self._policy
+        database, policy = self._database, self._policy
+        edge = Edge(self._secrets.issuer)
         lifetime_ms = self._settings.confirmation.lifetime_ms
         admission = Admission(database, policy, placements, signer, lifetime_ms)
         extensions = Extensions(database, policy, placements, signer)
@@ -177,6 +176,23 @@ class Placer:
         capacity_pb2_grpc.add_CapacityServiceServicer_to_server(
             CapacityServicer(edge, CapacityCalls(database, previews)), server
         )
+        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
+            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
+        )
+        outgoing = self._outgoing
+        events_pb2_grpc.add_EventsServiceServicer_to_server(
+            EventsServicer(edge, EventCalls(outgoing.feed)), server
+        )
+        events_pb2_grpc.add_WebhooksServiceServicer_to_server(
+            WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
+        )
+        self._register_administration(server, edge, signer)
+
+    def _register_administration(
+        self, server: grpc.aio.Server, edge: Edge, signer: CommandSigner
+    ) -> None:
+        """What administrators make and change, and others see."""
+        database, secrets = self._database, self._secrets
         admin_pb2_grpc.add_PoolsServiceServicer_to_server(
             PoolsServicer(edge, PoolCalls(database, signer)), server
         )
@@ -188,16 +204,6 @@ class Placer:
         )
         maintenance_pb2_grpc.add_MaintenanceServiceServicer_to_server(
             MaintenanceServicer(edge, MaintenanceCalls(database, signer)), server
-        )
-        outgoing = self._outgoing
-        events_pb2_grpc.add_EventsServiceServicer_to_server(
-            EventsServicer(edge, EventCalls(outgoing.feed)), server
-        )
-        events_pb2_grpc.add_WebhooksServiceServicer_to_server(
-            WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
-        )
-        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
-            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
         )
         admin_pb2_grpc.add_NodesServiceServicer_to_server(
             NodesServicer(edge, NodeCalls(database)), server
