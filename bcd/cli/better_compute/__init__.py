@@ -5,7 +5,9 @@ API, ``show`` prints. Of the verbs only ``dev`` imports programs, and only when 
 import click
 
 from bcd import __version__
+from bcd.cli.better_compute.calendar import calendar
 from bcd.cli.better_compute.cancel import cancel
+from bcd.cli.better_compute.capacity import capacity
 from bcd.cli.better_compute.certificates import certificates
 from bcd.cli.better_compute.confirm import confirm
 from bcd.cli.better_compute.dev import dev
@@ -40,5 +42,5 @@ for _verb in (
     *(nodes, pools, quota, token, webhook, dev),
 ):
     main.add_command(_verb)
-for _verb in (offers, maintenance, certificates):
+for _verb in (capacity, calendar, offers, maintenance, certificates):
     main.add_command(_verb)
