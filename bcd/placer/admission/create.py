@@ -169,6 +169,8 @@ class Admission:
             return self._refuse(hand, row, verdict.decision, verdict.actor, rehearse=rehearse)
         offer = offers.terms(tx, hand.held.pool, row.tenant_id)
         asked = charges(row.request, row.resources, row.host_share)
+        if not row.request.spot:
+            quotas.lock_for_room(tx, row.pool_id, row.tenant_id)
         refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)
@@ -243,30 +245,27 @@ def draft_of(caller: Caller, tenant_id: str, request: Request, idempotency_key: 
     )
 
 
-def _visible_pool(tx: Transaction, draft: Draft) -> Pool:
-    """The pool; raises NotFound unless it is the tenant's own or offered to it.
+def _visible_pool(tx: Transaction, draft: Draft) -> tuple[Pool, Draft]:
+    """The pool, and the draft with the host resources that it books of each of its nodes now.
 
-    What was admitted before an offer was withdrawn is still found by its key.
+    Raises NotFound unless the pool is the tenant's own or offered to it. What was admitted before
+    an offer was withdrawn is still found by its key.
     """
-    pool = pools.get(tx, draft.request.pool_id)
-    known = reservations.get(tx, draft.id)
-    if known is None or known.state in _UNDECIDED:
-        offers.terms(tx, pool, draft.tenant_id)
-    return pool
-
-
-def _resolved(tx: Transaction, pool: Pool, draft: Draft) -> Draft:
-    """The draft with the host resources that it books of each node, from the pool as it is now."""
-    share = host_share(draft.request, pool.policy, shares.least(tx, pool.id))
-    return replace(draft, host_share=share, resources=booked(draft.request, share))
+    pool, least = shares.with_pool(tx, draft.request.pool_id)
+    if pool.deleted or pool.tenant_id != draft.tenant_id:
+        known = reservations.get(tx, draft.id)
+        if known is None or known.state in _UNDECIDED:
+            offers.terms(tx, pool, draft.tenant_id)
+    share = host_share(draft.request, pool.policy, least)
+    return pool, replace(draft, host_share=share, resources=booked(draft.request, share))
 
 
 def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservation, Confirmation]:
     """What a rehearsal decides on: the row of the key, or what it would be, and a person's word."""
-    pool = _visible_pool(tx, draft)
+    pool, resolved = _visible_pool(tx, draft)
     row = reservations.get(tx, draft.id)
     if row is None:
-        return pool, _resolved(tx, pool, draft), Confirmation.NONE
+        return pool, resolved, Confirmation.NONE
     return pool, row, word_on(tx, row)
 
 
@@ -291,8 +290,8 @@ def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, 
 
     The request is compared before the state, so that a refused key tells of its misuse too.
     """
-    pool = _visible_pool(tx, draft)
-    added = reservations.add_draft(tx, _resolved(tx, pool, draft))
+    pool, resolved = _visible_pool(tx, draft)
+    added = reservations.add_draft(tx, resolved)
     if added is not None:
         _refuse_for_pool(pool, draft)
         check_start(draft.request, added.created_ms)

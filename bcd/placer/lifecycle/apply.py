@@ -86,6 +86,8 @@ def move(
     after = reservations.save(hand.tx, row, state=step.to, operation=operation, **changes)
     if step.to in TERMINAL:
         free(hand, row, gap=row.state in _MAY_HAVE_RUN)
+    if step.to in TERMINAL and row.state is State.PENDING:
+        work.poke(hand.tx, row.pool_id, hand.held.now_ms)  # something may have been kept for it
     if step.event:
         data = dict(extra or {}) | ({"reason": step.reason} if step.reason else {})
         emit(hand.tx, after, step.event, data)

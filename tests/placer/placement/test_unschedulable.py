@@ -64,7 +64,8 @@ def test_every_node_is_counted_once_and_the_message_names_them_all() -> None:
     assert sum(outcome.rejected.values()) == len(hosts)
     assert outcome.sentence == (
         f"none of {len(hosts)} nodes fits: state rejected 3, trust rejected 1, model rejected 3,"
-        " topology rejected 2, devices rejected 4 (the closest has 3 of 4 free)"
+        " topology rejected 2 (the closest has 3 of 4 together),"
+        " devices rejected 4 (the closest has 3 of 4 free)"
     )
 
 
