@@ -494,6 +494,8 @@ def test_a_lease_is_shown_and_renewed_and_nothing_else_is(terminal: Terminal) ->
     plain = reserve(terminal, "--gpus", "1", "--for", "1h")
     refused = terminal.run("renew", str(plain["id"]))
     assert (refused.returncode, "leaseSeconds" in refused.stderr) == (1, True)
+    late = terminal.run("cancel", str(plain["id"]))
+    assert "is active cannot be cancelled; release it instead" in late.stderr
     assert terminal.run("release", str(plain["id"])).returncode == 0
 
 

@@ -2,6 +2,6 @@
 
 ``inventory`` applies received snapshots: ``devices`` makes atoms of them, slots of shared GPUs
 among them, and ``allocatable`` says what a host leaves to be booked. ``hosts`` keeps those amounts
-in step; ``reachability`` judges sessions. They run as loops and wake the reservations and pools that
-a change concerns.
+in step; ``reachability`` judges sessions. They run as loops and wake the reservations and pools
+that a change concerns.
 """
