@@ -23,6 +23,11 @@ def print_json(messages: Sequence[Message] | Message) -> None:
         if isinstance(messages, Message)
         else [to_document(message, defaults=True) for message in messages]
     )
+    print_document(document)
+
+
+def print_document(document: object) -> None:
+    """A JSON document that is no message."""
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
@@ -96,14 +101,23 @@ def summary(request: pb.ReservationRequest) -> str:
 
 
 def host_booked(reservation: pb.Reservation) -> str:
-    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``: what is booked of each host, empty for nothing.
+    """What is booked of each host, in words.
 
     A request for less than the share that rides on the devices is raised to it.
     """
     asked, share = reservation.request.resources, reservation.host_share
-    cpus = max(asked.vcpu, share.vcpu)
-    memory = max(asked.memory_gib, share.memory_gib)
-    pages = max(asked.hugepages_1gi, share.hugepages_1gi)
+    return host_words(
+        pb.Resources(
+            vcpu=max(asked.vcpu, share.vcpu),
+            memory_gib=max(asked.memory_gib, share.memory_gib),
+            hugepages_1gi=max(asked.hugepages_1gi, share.hugepages_1gi),
+        )
+    )
+
+
+def host_words(amounts: pb.Resources) -> str:
+    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``; empty for nothing."""
+    cpus, memory, pages = amounts.vcpu, amounts.memory_gib, amounts.hugepages_1gi
     words = [f"{cpus} CPU{'' if cpus == 1 else 's'}"] if cpus else []
     words += [f"{memory} GiB"] if memory else []
     words += [f"{pages} huge page{'' if pages == 1 else 's'} of 1 GiB"] if pages else []

@@ -77,15 +77,15 @@ def _shown(one: Taken, viewer: Viewer) -> str:
 
 
 def _amounts(tx: Transaction, node: Node, during: Window) -> Sequence[pb.BookedAmounts]:
-    """What is booked of the host, added up, from each change to the next."""
+    """What is booked of the host, added up, from each change to the next within the window."""
     booked = AmountTimeline(
         (amounts_of(one.resources), one.start_ms, one.end_ms)
         for one in calendar.amounts_on(tx, node.id, during)
     )
     return [
         pb.BookedAmounts(
-            start=start_ms,
-            end=end_ms,
+            start=max(start_ms, during.start_ms),
+            end=min(end_ms, during.end_ms),
             resources=encode_resources(
                 Resources(vcpu=vcpu, memory_gib=memory_gib, hugepages_1gi=hugepages_1gi)
             ),
