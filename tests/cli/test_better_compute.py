@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bcd.cli.better_compute.connection import ClientSettings, Connection
 from bcd.cli.better_compute.reserve import _insist
-from bcd.model.errors import BcdError, InvalidInput, Unavailable
+from bcd.model.errors import BcdError, InvalidInput, Reason, Unavailable
 from bcd.signing.certificates import to_pem
+from bcd.wire.status import RemoteError
 from tests.authority import Authority
 from tests.cli.dev_system import BETTER_COMPUTE, Dev, Terminal
 
@@ -308,6 +310,19 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path, dev: Dev, terminal:
         token_line = own.splitlines()[2]
         config.write_text(own.replace(token_line, f'token_file = "{tmp_path / "token"}"'))
         assert words in terminal.run("list", "--config", str(config)).stderr
+
+
+def test_a_call_that_an_older_server_does_not_know_is_no_mystery(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(to_pem([Authority().certificate]))
+    (tmp_path / "token").write_text("a.b.c")
+    settings = ClientSettings(
+        api="old.example:7445", ca_file=tmp_path / "ca.pem", token_file=tmp_path / "token"
+    )
+    unknown = RemoteError(Reason.UNSUPPORTED, "Method not found!", {}, told=False)
+    words = Connection(settings)._explained(unknown).message
+    assert "old.example:7445 does not know this call; it is older than this" in words
+    own = RemoteError(Reason.UNSUPPORTED, "binding: node is not supported yet", {}, told=True)
+    assert Connection(settings)._explained(own) is own
 
 
 def test_instances_of_a_mig_profile_are_reserved_by_its_name(tmp_path: Path) -> None:

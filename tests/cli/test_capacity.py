@@ -108,10 +108,11 @@ def test_the_calendar_has_a_bar_for_every_device(terminal: Terminal, held: dict[
     shown = terminal.run("calendar", "--for", "2h")
     assert shown.returncode == 0, shown.stderr
     bars = [line.split()[-1] for line in shown.stdout.splitlines()[1:]]
-    taken, free = set(bars), bars.count("." * 56)
+    taken, free = set(bars), bars.count("." * 48)
     assert (len(bars), free) == (16, 11)
     assert all(bar.strip("#") == "." * bar.count(".") for bar in taken)
     assert "yours" in shown.stderr
+    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
     node = held["binding"]["nodeId"]
     found = json.loads(terminal.run("calendar", "--node", node, "-o", "json").stdout)
     shown_to_programs = [one for device in found[0]["devices"] for one in device["taken"]]
@@ -121,18 +122,18 @@ def test_the_calendar_has_a_bar_for_every_device(terminal: Terminal, held: dict[
 
 def bar(*taken: pb.Taken) -> str:
     device = pb.CalendarDevice(bookable=True, taken=taken)
-    return _bar(device, Window(start=0, end=56_000))
+    return _bar(device, Window(start=0, end=48_000))
 
 
 def test_a_cell_is_free_only_if_all_of_its_time_is() -> None:
-    assert bar() == "." * 56
-    assert bar(pb.Taken(start=999, end=1_001, kind="reservation")) == "xx" + "." * 54
-    assert bar(pb.Taken(start=1_000, end=2_000, kind="reservation")) == ".x" + "." * 54
-    assert bar(pb.Taken(start=-5, end=99_000, kind="maintenance")) == "m" * 56
+    assert bar() == "." * 48
+    assert bar(pb.Taken(start=999, end=1_001, kind="reservation")) == "xx" + "." * 46
+    assert bar(pb.Taken(start=1_000, end=2_000, kind="reservation")) == ".x" + "." * 46
+    assert bar(pb.Taken(start=-5, end=99_000, kind="maintenance")) == "m" * 48
 
 
 def test_ones_own_shows_where_several_share_a_cell() -> None:
     mine = pb.Taken(start=100, end=200, kind="reservation", reservation_id="rsv_a")
     theirs = pb.Taken(start=200, end=2_000, kind="reservation")
-    kept = pb.Taken(start=2_000, end=56_000, kind="maintenance")
-    assert bar(mine, theirs, kept) == "#x" + "m" * 54
+    kept = pb.Taken(start=2_000, end=48_000, kind="maintenance")
+    assert bar(mine, theirs, kept) == "#x" + "m" * 46

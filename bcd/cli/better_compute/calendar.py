@@ -1,5 +1,6 @@
 """``better-compute calendar``: when each device of a pool is taken."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -7,13 +8,16 @@ import click
 
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import Duration, Moment, node_id, pool_id
-from bcd.cli.better_compute.show import moment, print_json, print_table
+from bcd.cli.better_compute.show import moment, print_json
+from bcd.cli.better_compute.tables import print_table
 from bcd.model.units import DAY_MS, format_duration
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1.capacity_pb2_grpc import CapacityServiceStub
 from bcd.wire.compute.v1.reservations_pb2 import Window
 
-_CELLS = 56
+# With a short host name and device a bar fits a terminal of 80 columns.
+_CELLS = 48
+_UUID = re.compile(r"^(GPU|MIG)-([0-9a-f]{8})-[0-9a-f-]{27}")
 _FREE, _MINE, _OTHERS, _MAINTENANCE = ".", "#", "x", "m"
 _LEGEND = f"{_MINE} yours, {_OTHERS} held by others, {_MAINTENANCE} maintenance, {_FREE} free"
 
@@ -61,7 +65,12 @@ def calendar(
     print_table(
         ("NODE", "DEVICE", "CLASS", f"A CELL IS {format_duration(duration // _CELLS or 1)}"),
         (
-            (one.hostname or one.id, device.id, getattr(device, "class"), _bar(device, window))
+            (
+                one.hostname or one.id,
+                _UUID.sub(r"\1-\2", device.id),
+                getattr(device, "class"),
+                _bar(device, window),
+            )
             for one in found
             for device in one.devices
         ),

@@ -15,10 +15,9 @@ from bcd.cli.better_compute.show import (
     host_words,
     moment,
     print_document,
-    print_fields,
     print_json,
-    print_table,
 )
+from bcd.cli.better_compute.tables import print_fields, print_table
 from bcd.model.units import DAY_MS, format_duration
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1.capacity_pb2_grpc import CapacityServiceStub

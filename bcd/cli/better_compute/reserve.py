@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.confirm import awaited
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import Duration, pool_id
@@ -31,7 +32,12 @@ _ENDED = ("denied", "released", "failed", "cancelled", "expired")
 
 
 @click.command()
-@click.option("--pool", help="Pool to reserve in, by name or id; needless where there is one.")
+@click.option(
+    "--pool",
+    metavar="POOL",
+    shell_complete=complete_pools,
+    help="Pool to reserve in, by name or id; needless where there is one.",
+)
 @request_options
 @click.option("--lease", type=Duration(), help="End it unless renewed within this time: 10m.")
 @click.option(
@@ -41,7 +47,9 @@ _ENDED = ("denied", "released", "failed", "cancelled", "expired")
     show_default=True,
     help="How long to wait for the devices; 0 not at all.",
 )
-@click.option("--key", help="Idempotency key; the same key finds the same reservation.")
+@click.option(
+    "--key", metavar="KEY", help="Idempotency key; the same key finds the same reservation."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and book nothing.")
 @client_options
 def reserve(
