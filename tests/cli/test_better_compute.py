@@ -470,6 +470,20 @@ def test_a_window_ahead_is_booked_extended_and_given_up(terminal: Terminal) -> N
 
 
 @pytest.mark.usefixtures("dev")
+def test_who_waits_for_a_spot_reservation_to_yield_is_told_until_when(terminal: Terminal) -> None:
+    """Spec 7.7: the preemptor begins when the grace is over."""
+    spot = [str(reserve(terminal, "--gpus", "8", "--for", "1h", "--spot")["id"]) for _ in range(2)]
+    later = terminal.run("reserve", "--gpus", "8", "--for", "1h", "--wait", "1s")
+    assert later.returncode == 3
+    begins = dict(pairs(later.stdout))["from"]
+    assert f"still placed, and begins at {begins}; look again" in later.stderr
+    yielding = [terminal.run("get", identifier).stdout for identifier in spot]
+    assert sum("Preempting" in shown for shown in yielding) == 1
+    for identifier in (*spot, dict(pairs(later.stdout))["reservation"]):
+        assert terminal.run("release", identifier).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
 def test_a_window_that_begins_within_the_wait_is_waited_for(terminal: Terminal) -> None:
     made = reserve(terminal, "--gpus", "1", "--for", "1h", "--at", "+2s")
     assert made["state"] == "active"

@@ -16,7 +16,7 @@ from bcd.cli.better_compute.confirm import awaited
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import Duration, pool_id
 from bcd.cli.better_compute.request_options import request_of, request_options
-from bcd.cli.better_compute.show import print_json, print_reservation
+from bcd.cli.better_compute.show import moment, print_json, print_reservation
 from bcd.model.errors import BadConfiguration, BcdError, Reason
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
@@ -176,8 +176,10 @@ def _exit_code(made: pb.Reservation, wait_ms: int, *, dry_run: bool) -> int:
     if made.state != "pending" and (dry_run or not wait_ms):
         return 0
     if not dry_run:
+        ahead = made.state == "placed" and made.during.start / 1000 > time.time()
+        begins = f", and begins at {moment(made.during.start)}" if ahead else ""
         click.echo(
-            f"still {made.state}; look again with: better-compute get {made.id}, or withdraw it"
+            f"still {made.state}{begins}; look again with: better-compute get {made.id}, or withdraw it"
             f" with: better-compute cancel {made.id}",
             err=True,
         )
