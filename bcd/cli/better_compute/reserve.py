@@ -179,8 +179,8 @@ def _exit_code(made: pb.Reservation, wait_ms: int, *, dry_run: bool) -> int:
         ahead = made.state == "placed" and made.during.start / 1000 > time.time()
         begins = f", and begins at {moment(made.during.start)}" if ahead else ""
         click.echo(
-            f"still {made.state}{begins}; look again with: better-compute get {made.id}, or withdraw it"
-            f" with: better-compute cancel {made.id}",
+            f"still {made.state}{begins}; look again with: better-compute get {made.id}, or"
+            f" withdraw it with: better-compute cancel {made.id}",
             err=True,
         )
     return _PENDING
