@@ -1,5 +1,9 @@
-"""``better-compute``: the person's command. One file per verb; ``connection`` finds and calls the
-API, ``show`` prints. Of the verbs only ``dev`` imports programs, and only when it runs.
+"""``better-compute``: the person's command, a file for each verb.
+
+``connection`` finds and calls the API, ``paging`` follows its lists, ``show`` and ``tables`` print;
+``parameters`` has what several verbs take, ``moments`` reads times, ``pool_options`` a pool's
+policy, ``completion`` serves shells, ``groups`` arranges verbs. Of the verbs only ``dev`` imports
+programs, and only when it runs.
 """
 
 import click

@@ -33,7 +33,7 @@ _LEGEND = f"{_MINE} yours, {_OTHERS} held by others, {_MAINTENANCE} maintenance,
 @click.option(
     "--for", "duration", type=Duration(), default="7d", show_default=True, help="At most 92d."
 )
-@click.option("--node", help="Only this node, by id or host.")
+@click.option("--node", metavar="NODE", help="Only this node, by id or host.")
 @client_options
 def calendar(
     pool: str | None,

@@ -15,21 +15,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
 _OPTIONS = (
-    click.option("--gpus", type=click.IntRange(1, 1024), help="How many GPUs, on one node."),
+    click.option(
+        "--gpus", type=click.IntRange(1, 1024), metavar="N", help="How many GPUs, on one node."
+    ),
     click.option("--mig", multiple=True, metavar="PROFILE[:N]", help="MIG instances: 1g.10gb:2."),
-    click.option("--slots", type=click.IntRange(1, 1024), help="How many slots of shared GPUs."),
+    click.option(
+        "--slots", type=click.IntRange(1, 1024), metavar="N", help="How many slots of shared GPUs."
+    ),
     click.option(
         "--topology",
         type=click.Choice([topology.value for topology in Topology]),
         help="How the GPUs must be connected.",
     ),
-    click.option("--model", help="Only GPUs of this model; a word of its name will do: H100."),
     click.option(
-        "--cpus", type=click.IntRange(0, 4096), help="Host CPUs  [default: your GPUs' share]."
+        "--model",
+        metavar="WORDS",
+        help="Only GPUs of this model; a word of its name will do: H100.",
+    ),
+    click.option(
+        "--cpus",
+        type=click.IntRange(0, 4096),
+        metavar="N",
+        help="Host CPUs  [default: your GPUs' share].",
     ),
     click.option(
         "--memory",
         type=click.IntRange(0, 65536),
+        metavar="GIB",
         help="Host memory, GiB  [default: your GPUs' share].",
     ),
     click.option("--kubernetes", is_flag=True, help="Give the devices to the host's kubelet."),
@@ -41,11 +53,18 @@ _OPTIONS = (
         help='When: "2026-12-07 09:00 Europe/Berlin", or +2h from now; without it, now.',
     ),
     click.option(
-        "--gang", type=click.IntRange(1, 1024), help="So many distinct nodes, all or none."
+        "--gang",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        help="So many distinct nodes, all or none.",
     ),
     click.option("--spot", is_flag=True, help="Yield to whoever needs the devices more."),
     click.option(
-        "-f", "--file", type=click.File("rb"), help="A request as JSON, - for standard input."
+        "-f",
+        "--file",
+        type=click.File("rb"),
+        metavar="FILE",
+        help="A request as JSON, - for standard input.",
     ),
 )
 

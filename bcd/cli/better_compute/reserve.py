@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.confirm import awaited
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import Duration, pool_id
 from bcd.cli.better_compute.request_options import request_of, request_options
-from bcd.cli.better_compute.show import print_json, print_reservation
+from bcd.cli.better_compute.show import moment, print_json, print_reservation
 from bcd.model.errors import BadConfiguration, BcdError, Reason
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
@@ -31,7 +32,12 @@ _ENDED = ("denied", "released", "failed", "cancelled", "expired")
 
 
 @click.command()
-@click.option("--pool", help="Pool to reserve in, by name or id; needless where there is one.")
+@click.option(
+    "--pool",
+    metavar="POOL",
+    shell_complete=complete_pools,
+    help="Pool to reserve in, by name or id; needless where there is one.",
+)
 @request_options
 @click.option("--lease", type=Duration(), help="End it unless renewed within this time: 10m.")
 @click.option(
@@ -41,7 +47,9 @@ _ENDED = ("denied", "released", "failed", "cancelled", "expired")
     show_default=True,
     help="How long to wait for the devices; 0 not at all.",
 )
-@click.option("--key", help="Idempotency key; the same key finds the same reservation.")
+@click.option(
+    "--key", metavar="KEY", help="Idempotency key; the same key finds the same reservation."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and book nothing.")
 @client_options
 def reserve(
@@ -168,9 +176,11 @@ def _exit_code(made: pb.Reservation, wait_ms: int, *, dry_run: bool) -> int:
     if made.state != "pending" and (dry_run or not wait_ms):
         return 0
     if not dry_run:
+        ahead = made.state == "placed" and made.during.start / 1000 > time.time()
+        begins = f", and begins at {moment(made.during.start)}" if ahead else ""
         click.echo(
-            f"still {made.state}; look again with: better-compute get {made.id}, or withdraw it"
-            f" with: better-compute cancel {made.id}",
+            f"still {made.state}{begins}; look again with: better-compute get {made.id}, or"
+            f" withdraw it with: better-compute cancel {made.id}",
             err=True,
         )
     return _PENDING

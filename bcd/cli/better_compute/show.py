@@ -44,18 +44,20 @@ def moment(epoch_ms: int) -> str:
     return local.strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def short_moment(epoch_ms: int, after_ms: int | None = None) -> str:
+def short_moment(epoch_ms: int, after_ms: int | None = None, *, seconds: bool = False) -> str:
     """A time in the local zone to the minute, for lists; no date where that is ``after_ms``'s.
 
     The year stands there where it is another than that one's, or than this year.
     """
     local = datetime.datetime.fromtimestamp(epoch_ms / 1000)
+    clock = "%H:%M:%S" if seconds else "%H:%M"
     before = datetime.datetime.now()
     if after_ms is not None:
         before = datetime.datetime.fromtimestamp(after_ms / 1000)
         if before.date() == local.date():
-            return f"{local:%H:%M}"
-    return f"{local:%b %d %H:%M}" if local.year == before.year else f"{local:%b %d %Y %H:%M}"
+            return local.strftime(clock)
+    day = "%b %d" if local.year == before.year else "%b %d %Y"
+    return local.strftime(f"{day} {clock}")
 
 
 def window(reservation: pb.Reservation) -> str:
