@@ -502,7 +502,7 @@ def test_reservations_are_handed_to_a_successor(terminal: Terminal) -> None:
     made = reserve(terminal, "--gpus", "1", "--for", "1h")
     owner = str(made["ownerIdentityId"])
     done = terminal.run("reassign", "--from", owner, "--to", "dev|successor", "--reason", "left")
-    assert (done.returncode, done.stdout) == (0, "1 reassigned\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "1 reservation reassigned\n"), done.stderr
     shown = json.loads(terminal.run("get", str(made["id"]), "-o", "json").stdout)
     assert shown["ownerIdentityId"] == "dev|successor"
     assert terminal.run("release", str(made["id"])).returncode == 0

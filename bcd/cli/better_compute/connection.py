@@ -181,7 +181,7 @@ def config_option(function: F) -> F:
 
 def tenant_option(function: F) -> F:
     """``--tenant NAME``."""
-    return click.option("--tenant", help="Tenant to act for.")(function)
+    return click.option("--tenant", metavar="TENANT", help="Tenant to act for.")(function)
 
 
 def output_option(function: F) -> F:
@@ -193,6 +193,11 @@ def output_option(function: F) -> F:
         default="table",
         help="How to print the answer.",
     )(function)
+
+
+def change_options(function: F) -> F:
+    """The two options of a verb that changes one thing: output and configuration."""
+    return output_option(config_option(function))
 
 
 def client_options(function: F) -> F:

@@ -11,6 +11,7 @@ from bcd.store.bookings import Holder
 from bcd.store.calendar import Taken
 from bcd.store.database import Transaction
 from bcd.store.nodes import Node
+from bcd.store.reservations import Kind
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1 import reservations_pb2
 from bcd.wire.reservation import encode_resources
@@ -69,7 +70,9 @@ def _device(
 
 
 def _shown(one: Taken, viewer: Viewer) -> str:
-    holder = Holder(one.reservation_id, one.tenant_id)
+    """Maintenance windows have no tenant; they are the administrators'."""
+    tenant_id = "" if one.kind is Kind.MAINTENANCE else one.tenant_id
+    holder = Holder(one.reservation_id, tenant_id)
     return one.reservation_id if viewer.may_know(holder) else ""
 
 

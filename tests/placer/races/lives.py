@@ -1,4 +1,4 @@
-"""Races in the life of one reservation: extend, bind, release, preemption, leases, confirmations."""
+"""Races in one life: extend, bind, release, preemption, leases, confirmations."""
 
 from dataclasses import replace
 from typing import Any
@@ -235,7 +235,12 @@ async def confirmation(arena: Arena) -> None:
 
         return act
 
-    others = [[], [decide("reject")], [arena.later(HOUR_MS // 2)], [release(asked["reservation_id"])]]
+    others = [
+        [],
+        [decide("reject")],
+        [arena.later(HOUR_MS // 2)],
+        [release(asked["reservation_id"])],
+    ]
     answers = await arena.collide(
         *arena.chance.choice(others), decide("approve"), decide("approve"), work,
         *(arena.create(2, key=key, caller=AGENT) for _ in range(3)),
