@@ -9,20 +9,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from bcd.model.errors import Unavailable
-from bcd.placer.admission.create import Admission
-from bcd.placer.admission.extend import Extensions
 from bcd.placer.admission.policy import CedarPolicy
-from bcd.placer.api.confirmations import ConfirmationCalls, ConfirmationsServicer
-from bcd.placer.api.credentials import CredentialCalls, CredentialsServicer
-from bcd.placer.api.edge import Edge
-from bcd.placer.api.events import EventCalls, EventsServicer
-from bcd.placer.api.maintenance import MaintenanceCalls, MaintenanceServicer
-from bcd.placer.api.nodes import NodeCalls, NodesServicer
-from bcd.placer.api.offers import OfferCalls, OffersServicer
-from bcd.placer.api.pools import PoolCalls, PoolsServicer
-from bcd.placer.api.quotas import QuotaCalls, QuotasServicer
-from bcd.placer.api.reservations import ReservationCalls, ReservationsServicer
-from bcd.placer.api.webhooks import WebhookCalls, WebhooksServicer
+from bcd.placer.api.services import SERVICES, Parts, register
 from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.placer.capacity.reachability import ReachabilityKeeper
@@ -42,36 +30,10 @@ from bcd.signing.keyfile import Credentials
 from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
-from bcd.wire.compute.v1 import (
-    admin_pb2,
-    admin_pb2_grpc,
-    confirmations_pb2,
-    confirmations_pb2_grpc,
-    events_pb2,
-    events_pb2_grpc,
-    maintenance_pb2,
-    maintenance_pb2_grpc,
-    offers_pb2,
-    offers_pb2_grpc,
-    reservations_pb2,
-    reservations_pb2_grpc,
-)
 from bcd.wire.parsing import Parsing
 
 logger = logging.getLogger(__name__)
 
-_SERVICES = tuple(
-    service.full_name
-    for module in (
-        reservations_pb2,
-        confirmations_pb2,
-        events_pb2,
-        admin_pb2,
-        offers_pb2,
-        maintenance_pb2,
-    )
-    for service in module.DESCRIPTOR.services_by_name.values()
-)
 _STOP_GRACE_S = 2.0
 _HEALTH_S = 5.0
 
@@ -131,7 +93,16 @@ class Placer:
 
     async def _start_api(self, signer: CommandSigner, placements: Placements) -> None:
         server = grpc.aio.server(interceptors=[Parsing()], options=API_SERVER_OPTIONS)
-        self._register(server, signer, placements)
+        parts = Parts(
+            database=self._database,
+            policy=self._policy,
+            placements=placements,
+            signer=signer,
+            secrets=self._secrets,
+            outgoing=self._outgoing,
+            confirmation_lifetime_ms=self._settings.confirmation.lifetime_ms,
+        )
+        register(server, parts)
         self._register_standard(server)
         tls = grpc.dynamic_ssl_server_credentials(self._current_tls(), self._current_tls)
         listen = self._settings.api.listen
@@ -155,49 +126,6 @@ class Placer:
             self._shown = (current, tls_configuration(current))
         return self._shown[1]
 
-    def _register(
-        self, server: grpc.aio.Server, signer: CommandSigner, placements: Placements
-    ) -> None:
-        database, secrets = self._database, self._secrets
-        edge = Edge(secrets.issuer)
-        policy = self._policy
-        lifetime_ms = self._settings.confirmation.lifetime_ms
-        admission = Admission(database, policy, placements, signer, lifetime_ms)
-        extensions = Extensions(database, policy, placements, signer)
-        calls = ReservationCalls(database, admission, extensions, policy, signer)
-        reservations_pb2_grpc.add_ReservationsServiceServicer_to_server(
-            ReservationsServicer(edge, calls), server
-        )
-        admin_pb2_grpc.add_PoolsServiceServicer_to_server(
-            PoolsServicer(edge, PoolCalls(database, signer)), server
-        )
-        offers_pb2_grpc.add_OffersServiceServicer_to_server(
-            OffersServicer(edge, OfferCalls(database)), server
-        )
-        admin_pb2_grpc.add_QuotasServiceServicer_to_server(
-            QuotasServicer(edge, QuotaCalls(database)), server
-        )
-        maintenance_pb2_grpc.add_MaintenanceServiceServicer_to_server(
-            MaintenanceServicer(edge, MaintenanceCalls(database, signer)), server
-        )
-        outgoing = self._outgoing
-        events_pb2_grpc.add_EventsServiceServicer_to_server(
-            EventsServicer(edge, EventCalls(outgoing.feed)), server
-        )
-        events_pb2_grpc.add_WebhooksServiceServicer_to_server(
-            WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
-        )
-        confirmations_pb2_grpc.add_ConfirmationsServiceServicer_to_server(
-            ConfirmationsServicer(edge, ConfirmationCalls(database, signer)), server
-        )
-        admin_pb2_grpc.add_NodesServiceServicer_to_server(
-            NodesServicer(edge, NodeCalls(database)), server
-        )
-        admin_pb2_grpc.add_CredentialsServiceServicer_to_server(
-            CredentialsServicer(edge, CredentialCalls(database, secrets.authority, secrets.issuer)),
-            server,
-        )
-
     def reload(self, settings: PlacerSettings) -> None:
         """Take over what may change while running: the policies. Raises BadConfiguration."""
         self._policy.load(settings.policy.folder)
@@ -205,7 +133,7 @@ class Placer:
     def _register_standard(self, server: grpc.aio.Server) -> None:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection(
-            (*_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
         )
 
     async def _tell_health(self) -> None:
@@ -216,7 +144,7 @@ class Placer:
                 await self._database.read(control.epoch)
         except (Unavailable, TimeoutError):
             status = health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *_SERVICES):
+        for name in ("", *SERVICES):
             await self._health.set(name, status)
 
     async def stop(self) -> None:

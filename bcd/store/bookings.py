@@ -33,7 +33,7 @@ class Interval:
 
 
 # Of one INSERT; engines bound the number of parameters.
-_MAX_ROWS = 512
+_MAX_ROWS = 128
 
 
 def book(tx: Transaction, *members: NewBooking) -> bool:

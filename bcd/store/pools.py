@@ -44,7 +44,8 @@ class Pool:
     deleted: bool = False
 
 
-def _pool(row: Row) -> Pool:
+def stored(row: Row) -> Pool:
+    """A row of the table, read."""
     return Pool(
         id=row["id"],
         name=row["name"],
@@ -78,7 +79,7 @@ def get(tx: Transaction, pool_id: PoolId) -> Pool:
     row = tx.one("SELECT * FROM pools WHERE id = :id", id=pool_id)
     if row is None:
         raise missing(pool_id)
-    return _pool(row)
+    return stored(row)
 
 
 def missing(pool_id: str) -> NotFound:
@@ -89,7 +90,7 @@ def missing(pool_id: str) -> NotFound:
 def every(tx: Transaction) -> Sequence[Pool]:
     """All pools that were not deleted, by name."""
     rows = tx.all("SELECT * FROM pools WHERE deleted_ms IS NULL ORDER BY name")
-    return [_pool(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Pool]:
@@ -110,7 +111,7 @@ def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Po
         after=after,
         limit=limit,
     )
-    return [_pool(row) for row in rows]
+    return [stored(row) for row in rows]
 
 
 def set_policy(tx: Transaction, pool_id: PoolId, policy: PoolPolicy) -> None:
@@ -164,7 +165,7 @@ def lock_of(tx: Transaction, reservation_id: ReservationId) -> "PoolLock | None"
 
 
 def _held(row: Row) -> "PoolLock":
-    return PoolLock(_pool(row), row["clock_ms"], row["change_seq"], row["change_token"])
+    return PoolLock(stored(row), row["clock_ms"], row["change_seq"], row["change_token"])
 
 
 def keep_models(tx: Transaction, pool_id: PoolId) -> None:

@@ -98,20 +98,23 @@ class PostgresqlTransaction:
         # Not psycopg's transaction(): as the first statement it would commit on its own.
         self._depth += 1
         name = f"s{self._depth}"
-        self._connection.execute(f"SAVEPOINT {name}".encode())
+        self._command(f"SAVEPOINT {name}")
         kept = len(self.wakes)
         try:
             yield
         except BaseException:
             with contextlib.suppress(psycopg.OperationalError):  # the first error says more
-                self._connection.execute(f"ROLLBACK TO {name}".encode())
-                self._connection.execute(f"RELEASE {name}".encode())
+                self._command(f"ROLLBACK TO {name}")
+                self._command(f"RELEASE {name}")
             del self.wakes[kept:]
             raise
         else:
-            self._connection.execute(f"RELEASE {name}".encode())
+            self._command(f"RELEASE {name}")
         finally:
             self._depth -= 1
+
+    def _command(self, sql: str) -> None:
+        self._cursor.execute(sql.encode(), prepare=False)
 
     def now_ms(self) -> int:
         row = self._cursor.execute("SELECT compute_now() AS now").fetchone()
@@ -259,9 +262,8 @@ class PostgresqlDatabase(Database):
         ready.register(self._ending, select.POLLIN)
         while not self._closed.is_set():
             ready.poll()
-            for notify in connection.notifies(timeout=0):
-                topic, _, key = notify.payload.partition(" ")
-                self.wakes.fire([(topic, key)])
+            told = [notify.payload.partition(" ") for notify in connection.notifies(timeout=0)]
+            self.wakes.fire([(topic, key) for topic, _, key in told])
 
     async def close(self) -> None:
         if self._closed.is_set():

@@ -4,7 +4,9 @@ from fractions import Fraction
 
 from bcd.model.host import PerGpu
 from bcd.model.ids import PoolId
-from bcd.store.database import Transaction
+from bcd.store import pools
+from bcd.store.database import Row, Transaction
+from bcd.store.pools import Pool
 
 
 def keep(tx: Transaction, pool_id: PoolId) -> None:
@@ -37,8 +39,22 @@ def least(tx: Transaction, pool_id: PoolId) -> PerGpu | None:
     None for a pool whose GPU hosts have no capacity on record: it books no host resources.
     """
     row = tx.one("SELECT * FROM pool_shares WHERE pool_id = :pool_id", pool_id=pool_id)
+    return None if row is None else _share(row)
+
+
+def with_pool(tx: Transaction, pool_id: PoolId) -> tuple[Pool, PerGpu | None]:
+    """A pool, also a deleted one, with ``least`` of it, in one look; raises NotFound."""
+    row = tx.one(
+        "SELECT p.*, s.vcpu, s.vcpu_gpus, s.memory_gib, s.memory_gpus FROM pools p"
+        " LEFT JOIN pool_shares s ON s.pool_id = p.id WHERE p.id = :pool_id",
+        pool_id=pool_id,
+    )
     if row is None:
-        return None
+        raise pools.missing(pool_id)
+    return pools.stored(row), None if row["vcpu"] is None else _share(row)
+
+
+def _share(row: Row) -> PerGpu:
     return PerGpu(
         Fraction(row["vcpu"], row["vcpu_gpus"]), Fraction(row["memory_gib"], row["memory_gpus"])
     )

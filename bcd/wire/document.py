@@ -25,7 +25,10 @@ _INTEGERS = {
     FieldDescriptor.CPPTYPE_UINT64: (0, (1 << 64) - 1),
 }
 # A duration may be written as a bare number of milliseconds.
-_NUMBER_OR_TEXT = frozenset({"bcd.wire.compute.v1.CreateReservationRequest.duration"})
+_NUMBER_OR_TEXT = frozenset(
+    f"bcd.wire.compute.v1.{message}.duration"
+    for message in ("CreateReservationRequest", "PreviewCapacityRequest")
+)
 
 # The two protobuf runtimes share no descriptor type.
 _Field = Any

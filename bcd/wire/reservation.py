@@ -22,7 +22,7 @@ def encode_reservation(reservation: Reservation) -> pb.Reservation:
         version=reservation.version,
         lease_until=reservation.lease_until_ms,
     )
-    message.host_share.CopyFrom(_resources(reservation.host_share))
+    message.host_share.CopyFrom(encode_resources(reservation.host_share))
     message.host_share.SetInParent()  # always there, empty included
     if reservation.during is not None:
         message.during.start = reservation.during.start_ms
@@ -30,7 +30,7 @@ def encode_reservation(reservation: Reservation) -> pb.Reservation:
     return message
 
 
-def _resources(resources: Resources) -> pb.Resources:
+def encode_resources(resources: Resources) -> pb.Resources:
     """Without the components that are zero, as ``{}`` of nothing."""
     return pb.Resources(
         vcpu=resources.vcpu or None,
@@ -57,7 +57,7 @@ def encode_request(request: Request) -> pb.ReservationRequest:
         duration=request.duration,
         start=request.start,
         binding=request.binding,
-        resources=None if resources is None else _resources(resources),
+        resources=None if resources is None else encode_resources(resources),
         gang=None if gang is None else pb.Gang(size=gang.size),
         spot=request.spot or None,
         lease_seconds=request.lease_seconds,

@@ -61,6 +61,49 @@ def test_a_state_folder_keeps_its_hosts_and_their_profile(tmp_path: Path) -> Non
         assert "the state has 2 hosts; all of them run" in again.end()[1]
 
 
+def test_more_pools_show_what_a_pool_of_whole_gpus_cannot(tmp_path: Path) -> None:
+    """Spec 1.4, 1.5: instances of MIG GPUs and slots of shared ones, beside whole GPUs."""
+    terminal = Terminal(tmp_path)
+    state = ("--sim", "1", "--state", str(tmp_path / "state"))
+    with terminal.dev(*state, "--more-pools") as dev:
+        assert "ready: 1 host, 8 GPUs" in dev.line
+        pools = json.loads(terminal.run("pools", "-o", "json").stdout)
+        assert {pool["name"] for pool in pools} == {"dev", "mig", "shared"}
+        for words in (
+            ("--gpus", "8"),
+            ("--pool", "mig", "--mig", "1g.10gb"),
+            ("--pool", "shared", "--slots", "1"),
+        ):
+            done = terminal.run("reserve", *words, "--for", "1h")
+            assert done.returncode == 0, done.stdout + done.stderr
+        shown = terminal.run("nodes").stdout
+        assert "0/8 gpu  " in shown
+        assert "10/11 gpu.mig" in shown
+        assert "3/4 gpu, 15/16 gpu.slot" in shown  # a GPU of which a slot is taken is not free
+    with terminal.dev(*state):
+        assert len(json.loads(terminal.run("nodes", "-o", "json").stdout)) == 3
+
+
+def test_an_agent_of_dev_must_have_what_the_policy_says_confirmed(tmp_path: Path) -> None:
+    """Spec 13, with the policies that are shipped to start from."""
+    terminal = Terminal(tmp_path)
+    state = tmp_path / "state"
+    policy = str(Path(__file__).parents[2] / "packaging")
+    with terminal.dev("--sim", "1", "--state", str(state), "--policy", policy):
+        agent = Terminal(tmp_path, {"BETTER_COMPUTE_CONFIG": str(state / "agent.toml")})
+        assert agent.run("reserve", "--gpus", "1", "--for", "1h").returncode == 0
+        asks = ("reserve", "--gpus", "4", "--for", "1h", "--key", "four")
+        held = agent.run(*asks)
+        assert (held.returncode, held.stdout) == (3, "")
+        assert "developer must confirm what agent asks for" in held.stderr
+        (waiting,) = json.loads(terminal.run("confirm", "-o", "json").stdout)
+        assert agent.run("confirm", "approve", waiting["id"]).returncode == 1
+        assert terminal.run("confirm", "approve", waiting["id"]).returncode == 0
+        assert agent.run(*asks).returncode == 0
+        over = terminal.run("reserve", "--gpus", "9", "--for", "1h")
+        assert "forbidden by h100-cap" in over.stderr
+
+
 def test_any_name_of_a_folder_will_do(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     with terminal.dev("--sim", "1", "--state", str(tmp_path / 'a "b\\ \n\u00e9')):

@@ -42,8 +42,8 @@ STEPS: Mapping[tuple[str, str], str] = {
     ("binding", "released"): "released",
     ("active", "released"): "released",
 }
-# What a GPU counts for: a MIG instance is a seventh of one (spec 6.2).
-WORTH = {"gpu": Fraction(1), "gpu.mig": Fraction(1, 7)}
+# What a device counts for: a MIG instance is a seventh of a GPU, a slot one of four (spec 6.2).
+WORTH = {"gpu": Fraction(1), "gpu.mig": Fraction(1, 7), "gpu.slot": Fraction(1, 4)}
 NONE: Amounts = (0, 0, 0)
 
 

@@ -47,11 +47,18 @@ class Host:
     well: set[DeviceKey] = field(default_factory=set)
     reachable: bool = True
     cordoned: bool = False
+    draining: bool = False
+    trusted: bool = True
 
     @property
     def open(self) -> bool:
         """Whether it takes new bookings."""
-        return self.reachable and not self.cordoned
+        return self.reachable and self.trusted and not self.cordoned
+
+    def can_serve(self, parts: Iterable[DeviceKey]) -> bool:
+        """Whether it could serve these at a start that is still to come."""
+        standing = self.reachable and self.trusted and not self.draining
+        return standing and self.well.issuperset(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

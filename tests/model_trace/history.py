@@ -48,6 +48,21 @@ class History(Tenants):
             host = self.reference.hosts[machine.node.id]
             host.reachable = now < machine.seen + SILENCE_MS
 
+    async def stand(self, position: int, change: str) -> None:
+        """An administrator cordons or drains a host, takes its trust, or gives all of it back."""
+        machine = self.machines[position % len(self.machines)]
+        host = self.reference.hosts[machine.node.id]
+
+        async def act() -> Check:
+            await self.service.stand(machine.node.id, change)
+            host.trusted = host.trusted if change in ("cordon", "drain") else change != "distrust"
+            if change in ("cordon", "drain", "open"):
+                host.cordoned = change != "open"
+                host.draining = change == "drain" or (change == "cordon" and host.draining)
+            return lambda: None
+
+        await self.step(act)
+
     async def device(self, position: int, which: int, change: str) -> None:
         """A device falls ill, goes, or is well again."""
         machine = self.machines[position % len(self.machines)]

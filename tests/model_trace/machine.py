@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from bcd.model.pool import PlacerKind, PoolPolicy
+from bcd.model.pool import PlacerKind, PoolPolicy, SharingMode, SharingPolicy
 from bcd.placer.pki.authority import Authority
 from tests.model_trace.claims import MINUTE_MS, Wish
 from tests.model_trace.history import History
@@ -52,11 +52,13 @@ class Trace(RuleBasedStateMachine):
         pool=st.integers(0, len(POOLS) - 1),
         gap=st.sampled_from([0, 0, 5 * MINUTE_MS]),
         queued=st.sampled_from([False, False, True]),
+        shared=st.booleans(),
     )
-    def begin(self, pool: int, gap: int, queued: bool) -> None:
+    def begin(self, pool: int, gap: int, queued: bool, shared: bool) -> None:
         self.stage.advance(60 * MINUTE_MS)
         placer = PlacerKind.QUEUED if queued else PlacerKind.INLINE
-        policy = PoolPolicy(turnaround_ms=gap, placer=placer)
+        sharing = SharingPolicy(mode=SharingMode.TIME_SLICE if shared else SharingMode.NONE)
+        policy = PoolPolicy(turnaround_ms=gap, placer=placer, sharing=sharing)
         service = Service(self.stage, self.authority, policy)
         self.history = History(service, Reference(self.stage.now, gap, queued))
         self.histories.append(0)
@@ -144,6 +146,10 @@ class Trace(RuleBasedStateMachine):
     @rule(place=places, which=places, change=st.sampled_from(["sick", "gone", "well"]))
     def device(self, place: int, which: int, change: str) -> None:
         self._run(self.history.device(place, which, change))
+
+    @rule(place=places, change=st.sampled_from(["cordon", "drain", "distrust", "open", "open"]))
+    def stand(self, place: int, change: str) -> None:
+        self._run(self.history.stand(place, change))
 
     @rule(resource=st.sampled_from(sorted(QUOTAS)), ceiling=st.integers(0, 60))
     def quota(self, resource: str, ceiling: int) -> None:

@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bcd.model.device import Device, Health, HealthState
+from bcd.model.pool import SharingMode
 from tests.model_trace.fits import Host
 from tests.model_trace.moves import must
 from tests.model_trace.recording import Crashed
 from tests.model_trace.reference import Reference
 from tests.model_trace.service import Seen, Service
 from tests.model_trace.settled import any_waits_although_it_fits, check_grants, check_settled
-from tests.model_trace.shapes import SPARE, key_of, part_of
+from tests.model_trace.shapes import SPARE, key_of, part_of, slots_of
 from tests.placer.world import FakeNode
 
 LEASE_MS = 31_000
@@ -122,12 +123,19 @@ class Play:
         host = self.reference.hosts[machine.node.id]
         devices = shown(machine)
         self.reference.gpus[host.id] = len({device.gpu for device in devices})
-        host.parts |= {key_of(d): part_of(d) for d in machine.devices}
-        host.well = {
-            key_of(d)
-            for d in devices
-            if d.health.state is HealthState.HEALTHY and not d.mig_enabled
+        parts = {key_of(d): part_of(d) for d in machine.devices}
+        well = {
+            key_of(device)
+            for device in devices
+            if device.health.state is HealthState.HEALTHY and not device.mig_enabled
         }
+        if self.service.policy.sharing.mode is not SharingMode.NONE:
+            whole = [d for d in machine.devices if key_of(d)[0] == "gpu" and not d.mig_enabled]
+            slots = {slot.key: slot for device in whole for slot in slots_of(part_of(device))}
+            well |= {key for key, slot in slots.items() if ("gpu", slot.gpu) in well}
+            parts |= slots
+        host.parts |= parts
+        host.well = well
         for row in (await self.service.seen()).atoms:
             known = self.reference.hosts.get(row["node_id"])
             if known is not None:

@@ -131,6 +131,8 @@ class Reference(Moves):
             claim.take_in()
             claim.failed |= grant.failed
             if claim.state == "placed" and self.now < claim.window[0]:
+                able = self.hosts[grant.host].can_serve(grant.parts)
+                must(not able, "a member that could serve was moved", claim, grant)
                 claim.moved = True
             grant.state = "ended"
         return grant.claim

@@ -11,9 +11,11 @@ from bcd.model.caller import Caller
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import Reservation
 from bcd.placer.admission.policy import Allowed, Denied
+from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.pki.authority import Authority
 from bcd.store import desired_states
 from bcd.store.database import Row, Transaction
+from bcd.wire.compute.v1 import admin_pb2
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.desired import decode_desired
 from bcd.wire.node.v1 import desired_pb2
@@ -144,6 +146,21 @@ class Service:
             tenant_id=TENANT, from_owner=from_owner, to_owner=to_owner, reason="left"
         )
         await self.world.calls.reassign(replace(ALICE, admin=True), request)
+
+    async def stand(self, node_id: str, change: str) -> None:
+        """Change a node's standing as an administrator; ``open`` undoes all of it."""
+        calls, admin = NodeCalls(self.database), replace(ALICE, admin=True)
+        if change == "drain":
+            await calls.drain_node(admin, admin_pb2.DrainNodeRequest(node_id=node_id))
+        if change in ("cordon", "open"):
+            cordoned = change == "cordon"
+            cordon = admin_pb2.CordonNodeRequest(node_id=node_id, cordoned=cordoned)
+            await calls.cordon_node(admin, cordon)
+        if change in ("distrust", "open"):
+            trusted = change == "open"
+            await calls.trust_node(
+                admin, admin_pb2.TrustNodeRequest(node_id=node_id, trusted=trusted)
+            )
 
     async def changes(self) -> list[list[Change]]:
         """What was committed since the last look."""

@@ -6,7 +6,7 @@ Part of the reference: knows nothing of the program that it judges.
 from collections.abc import Mapping
 from typing import Any
 
-from tests.model_trace.claims import LIVE, TERMINAL, Claim, Grant
+from tests.model_trace.claims import LIVE, TERMINAL, Claim
 from tests.model_trace.moves import must
 from tests.model_trace.reference import Reference
 
@@ -85,7 +85,7 @@ def _conditions(reference: Reference, claim: Claim) -> set[str] | None:
         case "pending":
             return {"Unschedulable"}
         case "placed":
-            unable = any(not _can_serve(reference, grant) for grant in claim.live)
+            unable = any(not reference.hosts[g.host].can_serve(g.parts) for g in claim.live)
             return {"Degraded"} if unable else set()
     for grant in claim.live:
         host = reference.hosts[grant.host]
@@ -96,9 +96,3 @@ def _conditions(reference: Reference, claim: Claim) -> set[str] | None:
         if not grant.parts <= host.well:
             found.add("DeviceUnhealthy")
     return found
-
-
-def _can_serve(reference: Reference, grant: Grant) -> bool:
-    """Whether a host could serve a grant whose time is still to come."""
-    host = reference.hosts[grant.host]
-    return host.reachable and grant.parts <= host.well

@@ -11,7 +11,7 @@ from tests.placer.world import ALICE, BOB, TENANT, dgx, gpu, mig
 
 AGENT = replace(ALICE, actor="agent")
 CALLERS = {caller.identity: caller for caller in (ALICE, AGENT, BOB)}
-QUOTAS = {"gpu": 16, "gpu.mig": 4, "vcpu": 60, "memoryGiB": 1000}
+QUOTAS = {"gpu": 16, "gpu.mig": 4, "gpu.slot": 16, "vcpu": 60, "memoryGiB": 1000}
 # What world.host_of leaves beside its reserve.
 SPARE: Amounts = (62, 1020, 0)
 ASKS = (
@@ -23,6 +23,8 @@ ASKS = (
     (Ask("gpu.mig", 2),),
     (Ask("gpu", 1), Ask("gpu.mig", 1)),
     (Ask("gpu", 1), Ask("gpu", 2, "same-numa")),
+    (Ask("gpu.slot", 2),),
+    (Ask("gpu.slot", 5), Ask("gpu", 1)),
 )
 MINUTES = (10, 60, 240)
 _PLAIN = tuple(
@@ -78,6 +80,14 @@ def part_of(device: Device) -> Part:
         numa=device.numa_node,
         fabric=device.nvlink_domain,
     )
+
+
+def slots_of(whole: Part) -> Sequence[Part]:
+    """The four slots of a shared GPU."""
+    return [
+        Part(kind="gpu.slot", id=f"{whole.id}::{n}", gpu=whole.id, numa=whole.numa)
+        for n in range(4)
+    ]
 
 
 def document(wish: Wish, key: str, pool_id: str, dry: bool = False) -> dict[str, Any]:

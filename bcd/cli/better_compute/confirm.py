@@ -8,7 +8,9 @@ import click
 import msgspec
 
 from bcd.cli.better_compute.connection import client_options, connected
-from bcd.cli.better_compute.show import devices_asked, moment, print_json, print_table
+from bcd.cli.better_compute.groups import Listing
+from bcd.cli.better_compute.show import answer, moment, print_json, summary
+from bcd.cli.better_compute.tables import print_table
 from bcd.model.errors import BcdError, Reason
 from bcd.model.printable import printable
 from bcd.model.units import format_duration, parse_duration_ms
@@ -35,27 +37,36 @@ def awaited(key: str, output: str) -> Iterator[None]:
         raise SystemExit(_AWAITED) from error
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def confirm(context: click.Context) -> None:
-    """Say yes or no to what agents ask for in your name; lists what waits.
+_all_option = click.option(
+    "--all", "everything", is_flag=True, help="Also what was decided before."
+)
 
+
+@click.group(cls=Listing)
+@_all_option
+@client_options
+@click.pass_context
+def confirm(
+    context: click.Context, everything: bool, tenant: str | None, output: str, config: Path | None
+) -> None:
+    """Say yes or no to what agents ask for in your name.
+
+    Lists what waits where no verb is named.
     Needs your own token: an agent cannot confirm itself.
     """
-    if context.invoked_subcommand is None:
-        context.invoke(list_)
+    if not context.invoked_subcommand:
+        _list(everything, tenant, output, config)
 
 
 @confirm.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also what was decided before.")
+@_all_option
 @client_options
-def list_(
-    everything: bool = False,
-    tenant: str | None = None,
-    output: str = "table",
-    config: Path | None = None,
-) -> None:
+def list_(everything: bool, tenant: str | None, output: str, config: Path | None) -> None:
     """List what waits for your answer, newest first."""
+    _list(everything, tenant, output, config)
+
+
+def _list(everything: bool, tenant: str | None, output: str, config: Path | None) -> None:
     found: list[pb.Confirmation] = []
     with connected(config) as connection:
         stub = ConfirmationsServiceStub(connection.channel)
@@ -78,7 +89,7 @@ def list_(
                 entry.id,
                 entry.state,
                 entry.actor,
-                devices_asked(entry.request),
+                summary(entry.request),
                 format_duration(parse_duration_ms(entry.request.duration)),
                 moment(entry.expires),
                 entry.reason,
@@ -99,10 +110,7 @@ def approve(confirmation: str, tenant: str | None, output: str, config: Path | N
             tenant_id=connection.tenant(tenant), confirmation_id=confirmation
         )
         decided = connection.call(stub.ApproveConfirmation, request).confirmation
-    if output == "json":
-        print_json(decided)
-        return
-    click.echo(f"{decided.id}  {decided.state}")
+    answer(decided, output, f"{decided.id}  {decided.state}")
     click.echo(f"{decided.actor} must ask again before {moment(decided.expires)}", err=True)
 
 
@@ -110,11 +118,11 @@ def approve(confirmation: str, tenant: str | None, output: str, config: Path | N
 @click.argument("confirmation")
 @client_options
 def reject(confirmation: str, tenant: str | None, output: str, config: Path | None) -> None:
-    """Refuse it for ever; also takes back an approval that was not used yet."""
+    """Refuse it for ever; takes back an approval not used yet."""
     with connected(config) as connection:
         stub = ConfirmationsServiceStub(connection.channel)
         request = pb.RejectConfirmationRequest(
             tenant_id=connection.tenant(tenant), confirmation_id=confirmation
         )
         decided = connection.call(stub.RejectConfirmation, request).confirmation
-    print_json(decided) if output == "json" else click.echo(f"{decided.id}  {decided.state}")
+    answer(decided, output, f"{decided.id}  {decided.state}")

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--sim", "hosts", type=click.IntRange(1, 1000), required=True, metavar="N")
+@click.option(
+    "--sim",
+    "hosts",
+    type=click.IntRange(1, 1000),
+    required=True,
+    metavar="N",
+    help="How many hosts, 1 to 1000.",
+)
 @click.option(
     "--profile",
     type=click.Choice(["dgx-h100", "hgx-a100-mig", "l40s-pcie"]),
@@ -37,10 +44,29 @@ if TYPE_CHECKING:
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
     help="Keep everything here, to go on with it later; else it goes when dev ends.",
 )
-def dev(hosts: int, profile: str | None, state: Path | None) -> None:
-    """Run the whole system here with N simulated hosts, until Ctrl-C."""
+@click.option(
+    "--more-pools",
+    is_flag=True,
+    help="Beside the pool dev also mig (--mig 1g.10gb) and shared (--slots 1), of a host each.",
+)
+@click.option(
+    "--policy",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="FOLDER",
+    help="A folder of Cedar files that decide, such as packaging/ of the sources.",
+)
+def dev(
+    hosts: int, profile: str | None, state: Path | None, more_pools: bool, policy: Path | None
+) -> None:
+    """Run the whole system here, with simulated hosts.
+
+    Ends at Ctrl-C. While it runs, better-compute finds it by itself and acts as an administrator
+    called developer, of a tenant dev with every quota; agent.toml in the state folder, named by
+    BETTER_COMPUTE_CONFIG, lets it act as an agent of theirs.
+    """
     from bcd.cli.program import JsonFormatter
 
     with errors_shown(), _state_folder(state) as folder:
@@ -49,7 +75,7 @@ def dev(hosts: int, profile: str | None, state: Path | None) -> None:
         logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
         logging.raiseExceptions = False  # a full disk must not fill the terminal too
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-        asyncio.run(_serve(folder, hosts, profile))
+        asyncio.run(_serve(folder, hosts, profile, more_pools=more_pools, policy=policy))
 
 
 @contextlib.contextmanager
@@ -67,8 +93,10 @@ def _state_folder(given: Path | None) -> Iterator[Path]:
     yield given.resolve()
 
 
-async def _serve(folder: Path, hosts: int, profile: str | None) -> None:
-    from bcd.cli.development import DevSystem, hosts_of
+async def _serve(
+    folder: Path, hosts: int, profile: str | None, *, more_pools: bool, policy: Path | None
+) -> None:
+    from bcd.cli.development import DevSystem, has_more_pools, hosts_of
 
     made, profile = hosts_of(folder, profile)
     if made > hosts:
@@ -77,7 +105,8 @@ async def _serve(folder: Path, hosts: int, profile: str | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
-    system = DevSystem(folder, max(made, hosts), profile)
+    more_pools = more_pools or has_more_pools(folder)
+    system = DevSystem(folder, max(made, hosts), profile, more_pools=more_pools, policy=policy)
     starting = asyncio.create_task(system.start())
     waiting = asyncio.create_task(stopping.wait())
     try:

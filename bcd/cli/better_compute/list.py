@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.connection import client_options, connected
 from bcd.cli.better_compute.parameters import pool_id
 from bcd.cli.better_compute.show import print_json, print_reservations
@@ -17,9 +18,27 @@ _STATES = [state.value for state in State if state is not State.DRAFT]
 
 @click.command("list")
 @click.option("--all", "everyone", is_flag=True, help="The whole tenant's, not only your own.")
-@click.option("--state", type=click.Choice(_STATES), default=None, help="Only those in this state.")
-@click.option("--pool", help="Only those in this pool, by name or id.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option(
+    "--state",
+    type=click.Choice(_STATES),
+    default=None,
+    metavar="STATE",
+    help=f"Only those in this state: {', '.join(_STATES)}.",
+)
+@click.option(
+    "--pool",
+    shell_complete=complete_pools,
+    metavar="POOL",
+    help="Only those in this pool, by name or id.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="How many.",
+)
 @client_options
 def list_(
     everyone: bool,
@@ -30,7 +49,10 @@ def list_(
     output: str,
     config: Path | None,
 ) -> None:
-    """List reservations, newest first."""
+    """List your reservations, newest first; times are local.
+
+    On a narrow terminal ids are cut short: every verb takes them so.
+    """
     found: list[pb.Reservation] = []
     with connected(config) as connection:
         stub = ReservationsServiceStub(connection.channel)

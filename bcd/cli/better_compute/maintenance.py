@@ -4,20 +4,31 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import config_option, connected, output_option
+from bcd.cli.better_compute.completion import complete_nodes, complete_pools
+from bcd.cli.better_compute.connection import change_options, connected
+from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import Duration, Moment, node_id, pool_id
-from bcd.cli.better_compute.show import moment, print_json, print_table
-from bcd.model.units import format_duration
+from bcd.cli.better_compute.parameters import Duration, Moment, node_argument, node_id, pool_id
+from bcd.cli.better_compute.show import answer, lasting, moment, print_json
+from bcd.cli.better_compute.tables import print_table
 from bcd.wire.compute.v1 import maintenance_pb2 as pb
 from bcd.wire.compute.v1.maintenance_pb2_grpc import MaintenanceServiceStub
 
 
-@click.group(invoke_without_command=True)
-@click.option("--pool", help="Only those of this pool, by name or id.")
-@click.option("--node", help="Only those of this node, by id or host.")
-@output_option
-@config_option
+@click.group(cls=Listing)
+@click.option(
+    "--pool",
+    shell_complete=complete_pools,
+    metavar="POOL",
+    help="Only those of this pool, by name or id.",
+)
+@click.option(
+    "--node",
+    shell_complete=complete_nodes,
+    metavar="NODE",
+    help="Only those of this node, by id or host.",
+)
+@change_options
 @click.pass_context
 def maintenance(
     context: click.Context,
@@ -26,7 +37,7 @@ def maintenance(
     output: str,
     config: Path | None,
 ) -> None:
-    """List the maintenance windows that are not over, the next first."""
+    """List when nodes are kept free; add and remove such times."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
@@ -48,7 +59,7 @@ def maintenance(
                 window.node_id,
                 moment(window.start),
                 moment(window.end),
-                format_duration(window.end - window.start),
+                lasting(window.end - window.start),
                 window.reason,
             )
             for window in found
@@ -57,7 +68,7 @@ def maintenance(
 
 
 @maintenance.command()
-@click.argument("node")
+@node_argument
 @click.option(
     "--at",
     "start",
@@ -65,9 +76,8 @@ def maintenance(
     help='When it begins: "2026-12-07 09:00 Europe/Berlin", +12h; now where not given.',
 )
 @click.option("--for", "duration", type=Duration(), required=True, help="How long: 2h, 1d.")
-@click.option("--reason", default="", help="Why; shown in the list.")
-@output_option
-@config_option
+@click.option("--reason", default="", metavar="WORDS", help="Why; shown in the list.")
+@change_options
 def add(
     node: str,
     start: int | None,
@@ -83,18 +93,16 @@ def add(
         )
         stub = MaintenanceServiceStub(connection.channel)
         window = connection.call(stub.AddMaintenance, request).window
-    if output == "json":
-        print_json(window)
-    else:
-        click.echo(f"{window.id}  {moment(window.start)} to {moment(window.end)}")
+    answer(window, output, f"{window.id}  {moment(window.start)} to {moment(window.end)}")
 
 
 @maintenance.command()
 @click.argument("window")
-@config_option
-def remove(window: str, config: Path | None) -> None:
+@change_options
+def remove(window: str, output: str, config: Path | None) -> None:
     """End a WINDOW now, or drop it if it has not begun."""
     with connected(config) as connection:
         stub = MaintenanceServiceStub(connection.channel)
-        connection.call(stub.RemoveMaintenance, pb.RemoveMaintenanceRequest(id=window))
-    click.echo(f"{window}  removed")
+        request = pb.RemoveMaintenanceRequest(id=window)
+        connection.call(stub.RemoveMaintenance, request)
+    answer(request, output, f"{window}  removed")

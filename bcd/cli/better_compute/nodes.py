@@ -1,5 +1,6 @@
 """``better-compute nodes``: the hosts of your pools; administrators take them in and out."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,22 +8,35 @@ from typing import Any
 import click
 from google.protobuf.message import Message
 
-from bcd.cli.better_compute.connection import client_options, config_option, connected
+from bcd.cli.better_compute.completion import complete_pools
+from bcd.cli.better_compute.connection import (
+    change_options,
+    client_options,
+    connected,
+)
+from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import node_id, pool_id
-from bcd.cli.better_compute.show import moment, print_fields, print_json, print_table
+from bcd.cli.better_compute.parameters import node_argument, node_id, pool_id
+from bcd.cli.better_compute.show import answer, moment, print_json, short_moment
+from bcd.cli.better_compute.tables import print_fields, print_table
+from bcd.model.printable import counted
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub
 
 
-@click.group(invoke_without_command=True)
-@click.option("--pool", help="Only the nodes of this pool, by name or id.")
+@click.group(cls=Listing)
+@click.option(
+    "--pool",
+    shell_complete=complete_pools,
+    metavar="POOL",
+    help="Only the nodes of this pool, by name or id.",
+)
 @client_options
 @click.pass_context
 def nodes(
     context: click.Context, pool: str | None, tenant: str | None, output: str, config: Path | None
 ) -> None:
-    """List the nodes of your pools; `nodes show` has the devices of one."""
+    """List the nodes of your pools; show, cordon, drain, label one."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
@@ -35,31 +49,31 @@ def nodes(
         print_json(found)
         return
     print_table(
-        ("ID", "HOST", "STATE", "GPUS", "FREE", "MIG", "FREE", "MODEL", "LAST SEEN"),
+        ("HOST", "STATE", "FREE", "MODEL", "ID"),
         (_row(node) for node in found),
     )
 
 
 def _row(node: pb.Node) -> tuple[str, ...]:
-    counts = [*_counts(node, "gpu"), *_counts(node, "gpu.mig")]
-    models = sorted({device.model for device in node.devices})
-    return (
-        node.id,
-        node.hostname,
-        _state(node),
-        *(str(count) for count in counts),
-        ", ".join(models),
-        moment(node.last_seen),
-    )
+    models = sorted({device.model.removeprefix("NVIDIA ") for device in node.devices})
+    state = _state(node)
+    if state in ("away", "unreachable"):
+        state += f" since {short_moment(node.last_seen)}"
+    return (node.hostname, state, _free(node), ", ".join(models), node.id)
 
 
-def _counts(node: pb.Node, device_class: str) -> tuple[int, int]:
-    """(devices of a class, those that a new reservation could have now)."""
-    own = [device for device in node.devices if getattr(device, "class") == device_class]
-    free = [
-        d for d in own if not (d.held or d.reservation_id) and d.health == "healthy" and d.bookable
-    ]
-    return len(own), len(free) if node.schedulable else 0
+def _free(node: pb.Node) -> str:
+    """``3/8 gpu``: of each class, what a new reservation could have now, and how much there is."""
+    whole, free = Counter[str](), Counter[str]()
+    held = {device.id for device in node.devices if device.held or device.reservation_id}
+    shared = {name.rpartition("::")[0] for name in held}  # GPUs of which somebody has a slot
+    for device in node.devices:
+        name = getattr(device, "class")
+        whole[name] += 1
+        taken = device.id in held | shared or device.id.rpartition("::")[0] in held
+        healthy = device.health == "healthy" and device.bookable
+        free[name] += node.schedulable and healthy and not taken
+    return ", ".join(f"{free[name]}/{whole[name]} {name}" for name in sorted(whole))
 
 
 def _state(node: pb.Node) -> str:
@@ -76,7 +90,7 @@ def _state(node: pb.Node) -> str:
 
 
 @nodes.command()
-@click.argument("node")
+@node_argument
 @client_options
 def show(node: str, tenant: str | None, output: str, config: Path | None) -> None:
     """Show one node, named by id or host, with its devices and labels."""
@@ -102,12 +116,11 @@ def show(node: str, tenant: str | None, output: str, config: Path | None) -> Non
         )
     )
     print_table(
-        ("DEVICE", "CLASS", "PROFILE", "HEALTH", "HELD BY"),
+        ("DEVICE", "CLASS", "HEALTH", "HELD BY"),
         (
             (
                 device.id,
-                getattr(device, "class"),
-                device.profile,
+                f"{getattr(device, 'class')} {device.profile}".rstrip(),
                 device.health,
                 device.reservation_id or ("somebody" if device.held else ""),
             )
@@ -118,6 +131,7 @@ def show(node: str, tenant: str | None, output: str, config: Path | None) -> Non
 
 def _change(
     node: str,
+    output: str,
     config: Path | None,
     call: Callable[[NodesServiceStub], Callable[..., Any]],
     request: Callable[[str], Message],
@@ -127,17 +141,18 @@ def _change(
         identifier = node_id(connection, node)
         stub = NodesServiceStub(connection.channel)
         changed = connection.call(call(stub), request(identifier)).node
-    click.echo(f"{changed.id}  {_state(changed)}")
+    answer(changed, output, f"{changed.id}  {_state(changed)}")
 
 
 @nodes.command()
-@click.argument("node")
+@node_argument
 @click.option("--undo", is_flag=True, help="Let new bookings back, as `uncordon` does.")
-@config_option
-def cordon(node: str, undo: bool, config: Path | None) -> None:
-    """Keep new bookings off a node, named by id or host; those it has stay."""
+@change_options
+def cordon(node: str, undo: bool, output: str, config: Path | None) -> None:
+    """Keep new bookings off a node; those it has stay."""
     _change(
         node,
+        output,
         config,
         lambda stub: stub.CordonNode,
         lambda identifier: pb.CordonNodeRequest(node_id=identifier, cordoned=not undo),
@@ -145,12 +160,13 @@ def cordon(node: str, undo: bool, config: Path | None) -> None:
 
 
 @nodes.command()
-@click.argument("node")
-@config_option
-def uncordon(node: str, config: Path | None) -> None:
+@node_argument
+@change_options
+def uncordon(node: str, output: str, config: Path | None) -> None:
     """Let new bookings back onto a node that was cordoned or drained."""
     _change(
         node,
+        output,
         config,
         lambda stub: stub.CordonNode,
         lambda identifier: pb.CordonNodeRequest(node_id=identifier),
@@ -158,12 +174,13 @@ def uncordon(node: str, config: Path | None) -> None:
 
 
 @nodes.command()
-@click.argument("node")
-@config_option
-def drain(node: str, config: Path | None) -> None:
-    """Cordon a node, and let what has not started there move to others."""
+@node_argument
+@change_options
+def drain(node: str, output: str, config: Path | None) -> None:
+    """Cordon a node, and let what has not started move away."""
     _change(
         node,
+        output,
         config,
         lambda stub: stub.DrainNode,
         lambda identifier: pb.DrainNodeRequest(node_id=identifier),
@@ -171,12 +188,13 @@ def drain(node: str, config: Path | None) -> None:
 
 
 @nodes.command()
-@click.argument("node")
-@config_option
-def trust(node: str, config: Path | None) -> None:
+@node_argument
+@change_options
+def trust(node: str, output: str, config: Path | None) -> None:
     """Give a node its trust back."""
     _change(
         node,
+        output,
         config,
         lambda stub: stub.TrustNode,
         lambda identifier: pb.TrustNodeRequest(node_id=identifier, trusted=True),
@@ -184,12 +202,16 @@ def trust(node: str, config: Path | None) -> None:
 
 
 @nodes.command()
-@click.argument("node")
-@config_option
-def distrust(node: str, config: Path | None) -> None:
-    """Take a node's trust away: no new bookings, while it stays connected."""
+@node_argument
+@change_options
+def distrust(node: str, output: str, config: Path | None) -> None:
+    """Take a node's trust away: no new bookings from now on.
+
+    It stays connected, and what it has stays.
+    """
     _change(
         node,
+        output,
         config,
         lambda stub: stub.TrustNode,
         lambda identifier: pb.TrustNodeRequest(node_id=identifier),
@@ -197,10 +219,10 @@ def distrust(node: str, config: Path | None) -> None:
 
 
 @nodes.command()
-@click.argument("node")
+@node_argument
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
-@config_option
-def label(node: str, labels: tuple[str, ...], config: Path | None) -> None:
+@change_options
+def label(node: str, labels: tuple[str, ...], output: str, config: Path | None) -> None:
     """Set labels with KEY=VALUE, and remove them with KEY-."""
     given: dict[str, str] = {}
     removed: list[str] = []
@@ -214,6 +236,7 @@ def label(node: str, labels: tuple[str, ...], config: Path | None) -> None:
             raise click.UsageError(f"{text} is neither KEY=VALUE nor KEY-")
     _change(
         node,
+        output,
         config,
         lambda stub: stub.LabelNode,
         lambda identifier: pb.LabelNodeRequest(node_id=identifier, set=given, remove=removed),
@@ -221,24 +244,31 @@ def label(node: str, labels: tuple[str, ...], config: Path | None) -> None:
 
 
 @nodes.command()
-@click.argument("node")
-@config_option
-def revoke(node: str, config: Path | None) -> None:
-    """Revoke a node's certificates; it must join again: token join --node ID."""
+@node_argument
+@change_options
+def revoke(node: str, output: str, config: Path | None) -> None:
+    """Revoke a node's certificates: it must join again.
+
+    With a token of better-compute token join --node ID.
+    """
     with connected(config) as connection:
         stub = NodesServiceStub(connection.channel)
         request = pb.RevokeNodeRequest(node_id=node_id(connection, node))
-        answer = connection.call(stub.RevokeNode, request)
-    click.echo(f"{request.node_id}  revoked ({answer.certificates} certificates)")
+        revoked = connection.call(stub.RevokeNode, request)
+    ended = counted(revoked.certificates, "certificate")
+    answer(revoked, output, f"{request.node_id}  revoked ({ended})")
 
 
 @nodes.command()
-@click.argument("node")
-@config_option
-def remove(node: str, config: Path | None) -> None:
-    """Take a node without bookings out for good, and revoke its certificates."""
+@node_argument
+@change_options
+def remove(node: str, output: str, config: Path | None) -> None:
+    """Take a node without bookings out for good.
+
+    Its certificates are revoked.
+    """
     with connected(config) as connection:
         stub = NodesServiceStub(connection.channel)
         request = pb.RemoveNodeRequest(node_id=node_id(connection, node))
         connection.call(stub.RemoveNode, request)
-    click.echo(f"{request.node_id}  removed")
+    answer(request, output, f"{request.node_id}  removed")

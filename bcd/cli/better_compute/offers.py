@@ -4,24 +4,32 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import client_options, config_option, connected
+from bcd.cli.better_compute.completion import complete_pools
+from bcd.cli.better_compute.connection import change_options, client_options, connected
+from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import pool_id
-from bcd.cli.better_compute.show import print_json, print_table
+from bcd.cli.better_compute.parameters import pool_argument, pool_id
+from bcd.cli.better_compute.show import answer, print_json
+from bcd.cli.better_compute.tables import print_table
 from bcd.wire.compute.v1 import offers_pb2 as pb
 from bcd.wire.compute.v1.offers_pb2_grpc import OffersServiceStub
 
 _MAX = 1 << 40
 
 
-@click.group(invoke_without_command=True)
-@click.option("--pool", help="Only the offers of this pool, by name or id.")
+@click.group(cls=Listing)
+@click.option(
+    "--pool",
+    shell_complete=complete_pools,
+    metavar="POOL",
+    help="Only the offers of this pool, by name or id.",
+)
 @client_options
 @click.pass_context
 def offers(
     context: click.Context, pool: str | None, tenant: str | None, output: str, config: Path | None
 ) -> None:
-    """List what is offered to your tenant and by it; `offers set` makes an offer."""
+    """List what is offered to your tenant and by it; set one."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
@@ -65,8 +73,10 @@ class Limit(click.ParamType[tuple[str, int]]):
 
 
 @offers.command("set")
-@click.argument("pool")
-@click.option("--to", "guest", required=True, help="The tenant that may book in the pool.")
+@pool_argument
+@click.option(
+    "--to", "guest", required=True, metavar="TENANT", help="The tenant that may book in the pool."
+)
 @click.option(
     "--limit",
     "limits",
@@ -74,8 +84,14 @@ class Limit(click.ParamType[tuple[str, int]]):
     multiple=True,
     help="How much it may have there at a time: gpu=8, gpu.mig=14; repeatable.",
 )
-@config_option
-def set_(pool: str, guest: str, limits: tuple[tuple[str, int], ...], config: Path | None) -> None:
+@change_options
+def set_(
+    pool: str,
+    guest: str,
+    limits: tuple[tuple[str, int], ...],
+    output: str,
+    config: Path | None,
+) -> None:
     """Offer POOL to a tenant, or replace the limits of its offer.
 
     A resource without a limit here needs a quota of the tenant.
@@ -88,20 +104,24 @@ def set_(pool: str, guest: str, limits: tuple[tuple[str, int], ...], config: Pat
         )
         stub = OffersServiceStub(connection.channel)
         made = connection.call(stub.SetOffer, request).offer
+    if output == "json":
+        print_json(made)
+        return
     for row in _rows(made):
         click.echo("  ".join(word for word in row if word))
 
 
 @offers.command()
-@click.argument("pool")
-@click.option("--from", "guest", required=True, help="The tenant that has the offer.")
-@config_option
-def withdraw(pool: str, guest: str, config: Path | None) -> None:
+@pool_argument
+@click.option(
+    "--from", "guest", required=True, metavar="TENANT", help="The tenant that has the offer."
+)
+@change_options
+def withdraw(pool: str, guest: str, output: str, config: Path | None) -> None:
     """Take an offer back; what was admitted under it stays."""
     with connected(config) as connection:
         chosen = pool_id(connection, connection.settings.tenant, pool)
         stub = OffersServiceStub(connection.channel)
-        connection.call(
-            stub.WithdrawOffer, pb.WithdrawOfferRequest(pool_id=chosen, tenant_id=guest)
-        )
-    click.echo(f"{chosen}  no longer offered to {guest}")
+        request = pb.WithdrawOfferRequest(pool_id=chosen, tenant_id=guest)
+        connection.call(stub.WithdrawOffer, request)
+    answer(request, output, f"{chosen}  no longer offered to {guest}")

@@ -1,10 +1,17 @@
-"""Parameters that several verbs take: durations, moments with a zone, pools and nodes by name."""
+"""Parameters that several verbs take: durations, moments with a zone, things by name or id."""
 
+import re
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
+from bcd.cli.better_compute.completion import (
+    complete_nodes,
+    complete_pools,
+    complete_reservations,
+)
 from bcd.cli.better_compute.connection import Connection
 from bcd.cli.better_compute.moments import parse_moment_ms
 from bcd.cli.better_compute.paging import every
@@ -12,7 +19,14 @@ from bcd.model.errors import BadConfiguration, InvalidInput
 from bcd.model.ids import is_type_id
 from bcd.model.units import parse_duration_ms
 from bcd.wire.compute.v1 import admin_pb2 as pb
+from bcd.wire.compute.v1 import reservations_pb2 as reservations_pb
 from bcd.wire.compute.v1.admin_pb2_grpc import NodesServiceStub, PoolsServiceStub
+from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BEGINNING = re.compile(r"rsv_[a-z2-7]{4,51}")
+_PAGES = 10
 
 
 class Duration(click.ParamType[int]):
@@ -58,6 +72,45 @@ class Moment(click.ParamType[int]):
             return parse_moment_ms(text)
         except InvalidInput as error:
             self.fail(error.rule, param, ctx)
+
+
+def reservation_argument(function: F) -> F:
+    """``RESERVATION``: an id, or how it begins; a shell completes it."""
+    return click.argument("reservation", shell_complete=complete_reservations)(function)
+
+
+def pool_argument(function: F) -> F:
+    """``POOL``: a name or an id; a shell completes it."""
+    return click.argument("pool", shell_complete=complete_pools)(function)
+
+
+def node_argument(function: F) -> F:
+    """``NODE``: a host's name or an id; a shell completes it."""
+    return click.argument("node", shell_complete=complete_nodes)(function)
+
+
+def reservation_id(connection: Connection, tenant: str, given: str) -> str:
+    """The id of the one reservation whose id begins so, among the tenant's newest.
+
+    Raises BadConfiguration when that is none or several.
+    """
+    if not _BEGINNING.fullmatch(given):
+        return given
+    stub = ReservationsServiceStub(connection.channel)
+    request = reservations_pb.ListReservationsRequest(tenant_id=tenant, scope="all", limit=200)
+    found: list[str] = []
+    for _ in range(_PAGES):
+        page = connection.call(stub.ListReservations, request)
+        found += [entry.id for entry in page.reservations if entry.id.startswith(given)]
+        if not page.next_cursor:
+            break
+        request.cursor = page.next_cursor
+    if len(found) == 1:
+        return found[0]
+    raise BadConfiguration(
+        f"{len(found) or 'no'} reservations have ids that begin with {given};"
+        " better-compute list --all shows them, and with -o json in full"
+    )
 
 
 def pool_id(connection: Connection, tenant: str, given: str | None) -> str:

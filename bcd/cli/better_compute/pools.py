@@ -5,26 +5,25 @@ from typing import Any
 
 import click
 
-from bcd.cli.better_compute.connection import (
-    client_options,
-    config_option,
-    connected,
-    output_option,
-)
+from bcd.cli.better_compute.connection import change_options, client_options, connected
+from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import pool_id
+from bcd.cli.better_compute.parameters import pool_argument, pool_id
 from bcd.cli.better_compute.pool_options import policy_of, policy_options
-from bcd.cli.better_compute.show import print_fields, print_json, print_table
+from bcd.cli.better_compute.show import answer, print_json
+from bcd.cli.better_compute.tables import print_fields, print_table
 from bcd.model.units import format_duration
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import PoolsServiceStub
 
+_FIELDS = [field.json_name for field in pb.PoolPolicy.DESCRIPTOR.fields]
 
-@click.group(invoke_without_command=True)
+
+@click.group(cls=Listing)
 @client_options
 @click.pass_context
 def pools(context: click.Context, tenant: str | None, output: str, config: Path | None) -> None:
-    """List your tenant's pools, and those offered to it; `pools show` has their policy."""
+    """List the pools that you can book in; show has their policy."""
     if context.invoked_subcommand:
         return
     with connected(config) as connection:
@@ -35,16 +34,15 @@ def pools(context: click.Context, tenant: str | None, output: str, config: Path 
         print_json(found)
         return
     print_table(
-        ("ID", "NAME", "OWNER", "REGION", "NODES", "GPUS", "FREE"),
+        ("NAME", "OWNER", "REGION", "NODES", "FREE", "ID"),
         (
             (
-                pool.id,
                 pool.name,
                 pool.tenant_id,
                 pool.region,
                 f"{pool.nodes_schedulable}/{pool.nodes}",
-                str(pool.gpus),
-                str(pool.gpus_free),
+                f"{pool.gpus_free}/{pool.gpus} gpu",
+                pool.id,
             )
             for pool in found
         ),
@@ -52,7 +50,7 @@ def pools(context: click.Context, tenant: str | None, output: str, config: Path 
 
 
 @pools.command()
-@click.argument("pool")
+@pool_argument
 @client_options
 def show(pool: str, tenant: str | None, output: str, config: Path | None) -> None:
     """Show one pool with its policy."""
@@ -96,29 +94,38 @@ def _print(pool: pb.Pool) -> None:
 
 @pools.command()
 @click.argument("name")
-@click.option("--owner", required=True, help="The tenant that owns the pool.")
-@click.option("--region", required=True)
+@click.option("--owner", required=True, metavar="TENANT", help="The tenant that owns the pool.")
+@click.option(
+    "--region", required=True, metavar="NAME", help="Where it is; policies can ask for it."
+)
 @policy_options
-@output_option
-@config_option
+@change_options
 def create(
     name: str, owner: str, region: str, output: str, config: Path | None, **options: Any
 ) -> None:
-    """Create a pool."""
+    """Create a pool.
+
+    What is not given has its default, which pools show tells.
+    """
     policy = policy_of(options)
     with connected(config) as connection:
         request = pb.CreatePoolRequest(name=name, tenant_id=owner, region=region, policy=policy)
         stub = PoolsServiceStub(connection.channel)
         pool = connection.call(stub.CreatePool, request).pool
-    print_json(pool) if output == "json" else click.echo(pool.id)
+    answer(pool, output, pool.id)
 
 
 @pools.command()
-@click.argument("pool")
+@pool_argument
 @policy_options
-@click.option("--reset", multiple=True, metavar="FIELD", help="Back to its default: perGpu.")
-@output_option
-@config_option
+@click.option(
+    "--reset",
+    multiple=True,
+    type=click.Choice(_FIELDS),
+    metavar="FIELD",
+    help="Back to its default: perGpu, sharing, ...; repeatable.",
+)
+@change_options
 def update(
     pool: str, reset: tuple[str, ...], output: str, config: Path | None, **options: Any
 ) -> None:
@@ -133,12 +140,13 @@ def update(
 
 
 @pools.command()
-@click.argument("pool")
-@config_option
-def delete(pool: str, config: Path | None) -> None:
+@pool_argument
+@change_options
+def delete(pool: str, output: str, config: Path | None) -> None:
     """Delete a pool that has no nodes and no reservations."""
     with connected(config) as connection:
         chosen = pool_id(connection, connection.settings.tenant, pool)
         stub = PoolsServiceStub(connection.channel)
-        connection.call(stub.DeletePool, pb.DeletePoolRequest(pool_id=chosen))
-    click.echo(f"{chosen}  deleted")
+        request = pb.DeletePoolRequest(pool_id=chosen)
+        connection.call(stub.DeletePool, request)
+    answer(request, output, f"{chosen}  deleted")

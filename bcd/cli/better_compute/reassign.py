@@ -5,15 +5,28 @@ from pathlib import Path
 import click
 
 from bcd.cli.better_compute.connection import client_options, connected
-from bcd.cli.better_compute.show import print_json
+from bcd.cli.better_compute.show import answer
+from bcd.model.printable import counted
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
 
 
 @click.command()
-@click.option("--from", "from_owner", required=True, help="Whose: the owner that list --all shows.")
-@click.option("--to", "to_owner", required=True, help="The successor, likewise issuer|subject.")
-@click.option("--reason", default="", help="Why, for the event.")
+@click.option(
+    "--from",
+    "from_owner",
+    required=True,
+    metavar="OWNER",
+    help="Whose: the owner that list --all shows.",
+)
+@click.option(
+    "--to",
+    "to_owner",
+    required=True,
+    metavar="OWNER",
+    help="The successor, likewise issuer|subject.",
+)
+@click.option("--reason", default="", metavar="WORDS", help="Why, for the event.")
 @client_options
 def reassign(
     from_owner: str,
@@ -23,7 +36,10 @@ def reassign(
     output: str,
     config: Path | None,
 ) -> None:
-    """Hand over all reservations of an owner that have not ended; for administrators."""
+    """Hand what somebody reserved to a successor; for administrators.
+
+    All reservations of the owner that have not ended.
+    """
     with connected(config) as connection:
         request = pb.ReassignReservationsRequest(
             tenant_id=connection.tenant(tenant),
@@ -32,5 +48,5 @@ def reassign(
             reason=reason,
         )
         stub = ReservationsServiceStub(connection.channel)
-        answer = connection.call(stub.ReassignReservations, request)
-    print_json(answer) if output == "json" else click.echo(f"{answer.reassigned} reassigned")
+        done = connection.call(stub.ReassignReservations, request)
+    answer(done, output, f"{counted(done.reassigned, 'reservation')} reassigned")

@@ -1,22 +1,18 @@
 """Prints answers: tables for people, JSON for programs. Data on stdout, words on stderr."""
 
 import datetime
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 import msgspec
 from google.protobuf.message import Message
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from bcd.model.printable import printable
-from bcd.model.units import format_duration, parse_duration_ms
+from bcd.cli.better_compute.tables import print_fields, print_table
+from bcd.model.printable import counted, printable
+from bcd.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, format_duration, parse_duration_ms
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.document import to_document
 
-_WIDE = 200
 _MAX_TEXT = 4096
 
 
@@ -27,20 +23,17 @@ def print_json(messages: Sequence[Message] | Message) -> None:
         if isinstance(messages, Message)
         else [to_document(message, defaults=True) for message in messages]
     )
+    print_document(document)
+
+
+def print_document(document: object) -> None:
+    """A JSON document that is no message."""
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain table; NO_COLOR and redirection are honoured."""
-    console = Console(
-        width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False, emoji=False
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell, _MAX_TEXT)) for cell in row))
-    console.print(table)
+def answer(message: Message, output: str, words: str) -> None:
+    """What a verb that changes something says: its answer as JSON, or one line of words."""
+    print_json(message) if output == "json" else click.echo(printable(words, _MAX_TEXT))
 
 
 def moment(epoch_ms: int) -> str:
@@ -51,8 +44,42 @@ def moment(epoch_ms: int) -> str:
     return local.strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
+def short_moment(epoch_ms: int, after_ms: int | None = None, *, seconds: bool = False) -> str:
+    """A time in the local zone to the minute, for lists; no date where that is ``after_ms``'s.
+
+    The year stands there where it is another than that one's, or than this year.
+    """
+    local = datetime.datetime.fromtimestamp(epoch_ms / 1000)
+    clock = "%H:%M:%S" if seconds else "%H:%M"
+    before = datetime.datetime.now()
+    if after_ms is not None:
+        before = datetime.datetime.fromtimestamp(after_ms / 1000)
+        if before.date() == local.date():
+            return local.strftime(clock)
+    day = "%b %d" if local.year == before.year else "%b %d %Y"
+    return local.strftime(f"{day} {clock}")
+
+
+def window(reservation: pb.Reservation) -> str:
+    """``Nov 30 09:00 - 17:00 (8h)``, or for how long where there is no window yet."""
+    request, during = reservation.request, reservation.during
+    if not reservation.HasField("during"):
+        start = f"{short_moment(request.start)} " if request.HasField("start") else ""
+        return f"{start}for {lasting(parse_duration_ms(request.duration))}"
+    end = short_moment(during.end, during.start)
+    return f"{short_moment(during.start)} - {end} ({lasting(during.end - during.start)})"
+
+
+def lasting(duration_ms: int) -> str:
+    """How long something lasts; to the minute from an hour on, else to the second."""
+    unit_ms = MINUTE_MS if duration_ms >= HOUR_MS else SECOND_MS
+    if duration_ms < unit_ms:
+        return format_duration(duration_ms)
+    return format_duration(round(duration_ms / unit_ms) * unit_ms)
+
+
 def devices_asked(request: pb.ReservationRequest) -> str:
-    """``4 gpu nvlink-all`` and so on."""
+    """``4 gpu nvlink-all`` and so on, of each node."""
     return ", ".join(
         " ".join(
             word
@@ -69,15 +96,30 @@ def devices_asked(request: pb.ReservationRequest) -> str:
     )
 
 
+def summary(request: pb.ReservationRequest) -> str:
+    """What is asked for in one cell: ``8 gpu x 2 nodes, spot``."""
+    gang = f" x {counted(request.gang.size, 'node')}" if request.HasField("gang") else ""
+    return f"{devices_asked(request)}{gang}{', spot' if request.spot else ''}"
+
+
 def host_booked(reservation: pb.Reservation) -> str:
-    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``: what is booked of each host, empty for nothing.
+    """What is booked of each host, in words.
 
     A request for less than the share that rides on the devices is raised to it.
     """
     asked, share = reservation.request.resources, reservation.host_share
-    cpus = max(asked.vcpu, share.vcpu)
-    memory = max(asked.memory_gib, share.memory_gib)
-    pages = max(asked.hugepages_1gi, share.hugepages_1gi)
+    return host_words(
+        pb.Resources(
+            vcpu=max(asked.vcpu, share.vcpu),
+            memory_gib=max(asked.memory_gib, share.memory_gib),
+            hugepages_1gi=max(asked.hugepages_1gi, share.hugepages_1gi),
+        )
+    )
+
+
+def host_words(amounts: pb.Resources) -> str:
+    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``; empty for nothing."""
+    cpus, memory, pages = amounts.vcpu, amounts.memory_gib, amounts.hugepages_1gi
     words = [f"{cpus} CPU{'' if cpus == 1 else 's'}"] if cpus else []
     words += [f"{memory} GiB"] if memory else []
     words += [f"{pages} huge page{'' if pages == 1 else 's'} of 1 GiB"] if pages else []
@@ -93,7 +135,8 @@ def print_reservation(reservation: pb.Reservation) -> None:
         ("devices", devices_asked(reservation.request)),
     ]
     if host_booked(reservation):
-        lines.append(("host", host_booked(reservation)))
+        each = " of each node" if reservation.request.HasField("gang") else ""
+        lines.append(("host", f"{host_booked(reservation)}{each}"))
     if reservation.request.binding not in ("", "hold"):
         lines.append(("binding", reservation.request.binding))
     lines += _terms(reservation)
@@ -102,7 +145,7 @@ def print_reservation(reservation: pb.Reservation) -> None:
     else:
         during = reservation.during
         lines.append(("from", moment(during.start)))
-        lines.append(("to", f"{moment(during.end)} ({format_duration(during.end - during.start)})"))
+        lines.append(("to", f"{moment(during.end)} ({lasting(during.end - during.start)})"))
     for binding in reservation.bindings:
         lines.append(("node", binding.node_id))
         lines += [("device", name) for name in binding.cdi_devices]
@@ -112,19 +155,6 @@ def print_reservation(reservation: pb.Reservation) -> None:
     for condition in reservation.conditions:
         lines.append((condition.type, f"{condition.reason}: {condition.message}"))
     print_fields(lines)
-
-
-def print_fields(lines: Sequence[tuple[str, str]]) -> None:
-    """Names and values of one thing, a line each."""
-    width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        click.echo(f"{name:<{width}}  {printable(value, _MAX_TEXT)}")
-
-
-def _length_ms(reservation: pb.Reservation) -> int:
-    """The window's, which an extension made longer; what was asked for where there is none."""
-    during = reservation.during
-    return (during.end - during.start) or parse_duration_ms(reservation.request.duration)
 
 
 def _terms(reservation: pb.Reservation) -> list[tuple[str, str]]:
@@ -139,23 +169,21 @@ def _terms(reservation: pb.Reservation) -> list[tuple[str, str]]:
         lines.append(("at", moment(request.start)))
     if reservation.HasField("lease_until"):
         lines.append(("lease until", moment(reservation.lease_until)))
+    lines += [("label", f"{key}={value}") for key, value in sorted(request.labels.items())]
     return lines
 
 
 def print_reservations(reservations: Sequence[pb.Reservation], *, owners: bool) -> None:
     """A list of reservations, for people; with whose they are where that is not one's own."""
-    columns = ("ID", "STATE", "DEVICES", "FOR", "FROM", "TO")
     print_table(
-        (*columns, "OWNER") if owners else columns,
+        ("ID", "STATE", "WINDOW", *(("OWNER",) if owners else ()), "DEVICES"),
         (
             (
                 reservation.id,
                 reservation.state,
-                devices_asked(reservation.request),
-                format_duration(_length_ms(reservation)),
-                moment(reservation.during.start),
-                moment(reservation.during.end),
+                window(reservation),
                 *((reservation.owner_identity_id,) if owners else ()),
+                summary(reservation.request),
             )
             for reservation in reservations
         ),

@@ -4,15 +4,12 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import (
-    config_option,
-    connected,
-    output_option,
-    tenant_option,
-)
+from bcd.cli.better_compute.completion import complete_pools
+from bcd.cli.better_compute.connection import change_options, connected, tenant_option
 from bcd.cli.better_compute.paging import every
 from bcd.cli.better_compute.parameters import Duration, pool_id
-from bcd.cli.better_compute.show import moment, print_json, print_table
+from bcd.cli.better_compute.show import answer, moment, print_json
+from bcd.cli.better_compute.tables import print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1.admin_pb2_grpc import CredentialsServiceStub
 
@@ -24,10 +21,19 @@ def token() -> None:
 
 @token.command()
 @click.argument("subject")
-@click.option("--tenant", "tenants", multiple=True, help="A tenant to act for; repeatable.")
-@click.option("--group", "groups", multiple=True, help="A group, for policies; repeatable.")
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="TENANT", help="A tenant to act for; repeatable."
+)
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", help="A group, for policies; repeatable."
+)
 @click.option("--admin", is_flag=True, help="May administer the installation.")
-@click.option("--actor", default="", help="The agent that is to act for SUBJECT with this token.")
+@click.option(
+    "--actor",
+    default="",
+    metavar="AGENT",
+    help="The agent that is to act for SUBJECT with this token.",
+)
 @click.option(
     "--for",
     "lifetime",
@@ -36,7 +42,7 @@ def token() -> None:
     show_default=True,
     help="From a minute to a year.",
 )
-@config_option
+@change_options
 def issue(
     subject: str,
     tenants: tuple[str, ...],
@@ -44,9 +50,12 @@ def issue(
     admin: bool,
     actor: str,
     lifetime: int,
+    output: str,
     config: Path | None,
 ) -> None:
-    """Print a bearer token for SUBJECT; keep it in a file that only they can read.
+    """Print a bearer token for SUBJECT.
+
+    Keep it in a file that only they can read: (umask 077; better-compute token issue … > FILE).
 
     With --actor an agent acts for SUBJECT under it: policies can hold it to less, and hold back
     what SUBJECT must confirm.
@@ -63,29 +72,41 @@ def issue(
             lifetime_ms=lifetime,
         )
         stub = CredentialsServiceStub(connection.channel)
-        answer = connection.call(stub.IssueToken, request)
-    click.echo(answer.token)
-    click.echo(f"valid until {moment(answer.expires)}", err=True)
+        made = connection.call(stub.IssueToken, request)
+    print_json(made) if output == "json" else click.echo(made.token)
+    click.echo(f"valid until {moment(made.expires)}", err=True)
 
 
 @token.command()
-@click.option("--pool", help="The pool that the node joins, by name or id.")
+@click.option(
+    "--pool",
+    metavar="POOL",
+    shell_complete=complete_pools,
+    help="The pool that the node joins, by name or id.",
+)
 @tenant_option
-@click.option("--node", default="", help="An existing node that joins again.")
-@click.option("--role", type=click.Choice(["node", "node-tenant"]), default="node")
+@click.option("--node", default="", metavar="ID", help="The id of a node that joins again.")
+@click.option(
+    "--role",
+    type=click.Choice(["node", "node-tenant"]),
+    default="node",
+    show_default=True,
+    help="What its certificate lets it be.",
+)
 @click.option(
     "--for", "lifetime", type=Duration(), default="15m", show_default=True, help="At most 1h."
 )
-@config_option
+@change_options
 def join(
     pool: str | None,
     tenant: str | None,
     node: str,
     role: str,
     lifetime: int,
+    output: str,
     config: Path | None,
 ) -> None:
-    """Print a single-use token with which one node joins a pool."""
+    """Print a token with which one node joins a pool, once."""
     with connected(config) as connection:
         joined = ""
         if pool or not node:
@@ -97,16 +118,15 @@ def join(
             lifetime_ms=lifetime,
         )
         stub = CredentialsServiceStub(connection.channel)
-        answer = connection.call(stub.CreateJoinToken, request)
-    click.echo(answer.token)
-    click.echo(f"for {answer.node_id}, valid until {moment(answer.expires)}", err=True)
+        made = connection.call(stub.CreateJoinToken, request)
+    print_json(made) if output == "json" else click.echo(made.token)
+    click.echo(f"for {made.node_id}, valid until {moment(made.expires)}", err=True)
 
 
 @token.command("list")
-@output_option
-@config_option
+@change_options
 def list_(output: str, config: Path | None) -> None:
-    """List the join tokens on record, the newest first; never their secrets."""
+    """List join tokens, the newest first; never their secrets."""
     with connected(config) as connection:
         stub = CredentialsServiceStub(connection.channel)
         request = pb.ListJoinTokensRequest()
@@ -132,11 +152,12 @@ def list_(output: str, config: Path | None) -> None:
 
 @token.command()
 @click.argument("join_token", metavar="ID")
-@config_option
-def expire(join_token: str, config: Path | None) -> None:
-    """Let nobody join with the token of this ID any more."""
+@change_options
+def expire(join_token: str, output: str, config: Path | None) -> None:
+    """Let nobody join with the join token of this ID any more."""
     identifier = join_token.partition(".")[0]  # the whole token will do; its secret stays here
     with connected(config) as connection:
         stub = CredentialsServiceStub(connection.channel)
-        connection.call(stub.ExpireJoinToken, pb.ExpireJoinTokenRequest(token_id=identifier))
-    click.echo(f"{identifier}  expired")
+        request = pb.ExpireJoinTokenRequest(token_id=identifier)
+        connection.call(stub.ExpireJoinToken, request)
+    answer(request, output, f"{identifier}  expired")

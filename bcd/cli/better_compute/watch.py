@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from bcd.cli.better_compute.completion import complete_reservations
 from bcd.cli.better_compute.connection import Connection, client_options, connected
-from bcd.cli.better_compute.show import moment, print_table
+from bcd.cli.better_compute.parameters import reservation_id
+from bcd.cli.better_compute.show import moment, short_moment
+from bcd.cli.better_compute.tables import print_table
 from bcd.model.errors import BcdError, Reason
 from bcd.model.printable import printable
 from bcd.wire.compute.v1 import events_pb2 as pb
@@ -28,10 +31,25 @@ _KINDS = {"rsv_": "reservation/", "node_": "node/"}
 def _event_options(function: F) -> F:
     """What both verbs take beside tenant, output and configuration."""
     for decorate in (
-        click.argument("subject", required=False, metavar="[RESERVATION]"),
-        click.option("--type", "types", multiple=True, help="Only these, such as placed."),
-        click.option("--from", "cursor", default="", help="Go on behind this cursor."),
-        click.option("--all", "everything", is_flag=True, help="Every tenant's; administrators."),
+        click.argument(
+            "subject",
+            required=False,
+            metavar="[RESERVATION]",
+            shell_complete=complete_reservations,
+        ),
+        click.option(
+            "--type",
+            "types",
+            multiple=True,
+            metavar="EVENT",
+            help="Only these, such as placed; repeatable.",
+        ),
+        click.option(
+            "--from", "cursor", default="", metavar="CURSOR", help="Go on behind this cursor."
+        ),
+        click.option(
+            "--all", "everything", is_flag=True, help="Every tenant's; for administrators."
+        ),
     ):
         function = decorate(function)
     return function
@@ -49,11 +67,15 @@ def watch(
     output: str,
     config: Path | None,
 ) -> None:
-    """Print events as they happen, until Ctrl-C; a lost connection is made again."""
+    """Print events as they happen, until Ctrl-C.
+
+    A lost connection is made again, and nothing is missed.
+    """
     with connected(config) as connection:
+        acting = "" if everything else connection.tenant(tenant)
         request = pb.WatchEventsRequest(
-            tenant_id="" if everything else connection.tenant(tenant),
-            subject=subject_of(subject),
+            tenant_id=acting,
+            subject=subject_of(_whole(connection, acting, subject)),
             types=full_types(types),
             cursor=cursor,
         )
@@ -90,7 +112,14 @@ def _follow(
 
 @click.command()
 @_event_options
-@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="How many.",
+)
 @client_options
 def events(
     subject: str | None,
@@ -106,9 +135,10 @@ def events(
     found: list[pb.Event] = []
     with connected(config) as connection:
         stub = EventsServiceStub(connection.channel)
+        acting = "" if everything else connection.tenant(tenant)
         request = pb.ListEventsRequest(
-            tenant_id="" if everything else connection.tenant(tenant),
-            subject=subject_of(subject),
+            tenant_id=acting,
+            subject=subject_of(_whole(connection, acting, subject)),
             types=full_types(types),
             cursor=cursor,
         )
@@ -122,9 +152,15 @@ def events(
         document = [event_document(event) for event in found]
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
     else:
-        print_table(("TIME", "EVENT", "SUBJECT", "DETAILS"), (_row(event) for event in found))
+        rows = (_row(event, short_moment(event.time, seconds=True)) for event in found)
+        print_table(("TIME", "EVENT", "SUBJECT", "DETAILS"), rows)
     if more:
         click.echo(f"there may be more; go on with --from {request.cursor}", err=True)
+
+
+def _whole(connection: Connection, tenant: str, given: str | None) -> str | None:
+    """The whole id of a reservation of a tenant's; anything else as it is."""
+    return reservation_id(connection, tenant, given) if given and tenant else given
 
 
 def subject_of(given: str | None) -> str:
@@ -146,16 +182,16 @@ def event_document(event: pb.Event) -> dict[str, Any]:
 def _line(event: pb.Event, cursor: str, output: str) -> str:
     if output == "json":
         return msgspec.json.encode(event_document(event) | {"cursor": cursor}).decode()
-    at, name, subject, details = _row(event)
+    at, name, subject, details = _row(event, moment(event.time))
     return printable(f"{at}  {name:<16}  {subject}  {details}".rstrip(), _MAX_LINE)
 
 
-def _row(event: pb.Event) -> tuple[str, str, str, str]:
+def _row(event: pb.Event, at: str) -> tuple[str, str, str, str]:
     """Time, kind, the subject's id, and what the data says beside its state and pool."""
     data = msgspec.json.decode(event.data)
     details = [f"{key} {_plain(key, value)}" for key, value in data.items() if key not in _KNOWN]
     return (
-        moment(event.time),
+        at,
         event.type.removeprefix("reservation."),
         event.subject.removeprefix("reservation/"),
         ", ".join(details),

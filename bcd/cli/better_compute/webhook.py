@@ -4,15 +4,11 @@ from pathlib import Path
 
 import click
 
-from bcd.cli.better_compute.connection import (
-    client_options,
-    config_option,
-    connected,
-    output_option,
-)
-from bcd.cli.better_compute.show import moment, print_json, print_table
+from bcd.cli.better_compute.connection import change_options, client_options, connected
+from bcd.cli.better_compute.show import answer, moment, print_json
+from bcd.cli.better_compute.tables import print_fields, print_table
 from bcd.cli.better_compute.watch import full_types
-from bcd.model.printable import counted, printable
+from bcd.model.printable import counted
 from bcd.wire.compute.v1 import events_pb2 as pb
 from bcd.wire.compute.v1.events_pb2_grpc import WebhooksServiceStub
 
@@ -21,13 +17,22 @@ _PAGE = 200
 
 @click.group()
 def webhook() -> None:
-    """Send events to a receiver: HTTPS, with Standard Webhooks signatures."""
+    """Send events to a receiver of yours.
+
+    By HTTPS, with Standard Webhooks signatures; recipes/webhook/receiver.py checks one.
+    """
 
 
 @webhook.command()
 @click.argument("url")
-@click.option("--type", "types", multiple=True, help="Only these, such as placed; repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Every tenant's; administrators.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    metavar="EVENT",
+    help="Only these, such as placed; repeatable.",
+)
+@click.option("--all", "everything", is_flag=True, help="Every tenant's; for administrators.")
 @client_options
 def add(
     url: str,
@@ -37,23 +42,26 @@ def add(
     output: str,
     config: Path | None,
 ) -> None:
-    """Deliver what you may read to URL, and print the secret that signs it."""
+    """Deliver events to URL, and print the secret that signs them.
+
+    Those that you may read.
+    """
     with connected(config) as connection:
         request = pb.CreateWebhookRequest(
             tenant_id="" if everything else connection.tenant(tenant),
             url=url,
             types=full_types(types),
         )
-        answer = connection.call(WebhooksServiceStub(connection.channel).CreateWebhook, request)
+        made = connection.call(WebhooksServiceStub(connection.channel).CreateWebhook, request)
     if output == "json":
-        print_json(answer)
+        print_json(made)
         return
-    click.echo(f"webhook  {answer.webhook.id}\nsecret   {answer.secret}")
+    print_fields((("webhook", made.webhook.id), ("secret", made.secret)))
     click.echo("the secret is shown this once; give it to the receiver", err=True)
 
 
 @webhook.command("list")
-@click.option("--all", "everything", is_flag=True, help="Every tenant's; administrators.")
+@click.option("--all", "everything", is_flag=True, help="Every tenant's; for administrators.")
 @client_options
 def list_(everything: bool, tenant: str | None, output: str, config: Path | None) -> None:
     """List webhooks, and how their deliveries go."""
@@ -66,7 +74,7 @@ def list_(everything: bool, tenant: str | None, output: str, config: Path | None
         print_json(list(found))
         return
     print_table(
-        ("ID", "URL", "TYPES", "WAITING", "DEAD", "LAST DELIVERY", "STATE"),
+        ("ID", "URL", "EVENTS", "WAITING", "DEAD", "LAST DELIVERY", "STATE"),
         (
             (
                 one.id,
@@ -95,34 +103,42 @@ def _state(one: pb.Webhook) -> str:
 
 @webhook.command()
 @click.argument("webhook")
-@config_option
-def remove(webhook: str, config: Path | None) -> None:
+@change_options
+def remove(webhook: str, output: str, config: Path | None) -> None:
     """Remove a webhook, with what was on its way to it."""
     with connected(config) as connection:
         stub = WebhooksServiceStub(connection.channel)
-        connection.call(stub.DeleteWebhook, pb.DeleteWebhookRequest(webhook_id=webhook))
-    click.echo(f"{webhook}  removed")
+        request = pb.DeleteWebhookRequest(webhook_id=webhook)
+        connection.call(stub.DeleteWebhook, request)
+    answer(request, output, f"{webhook}  removed")
 
 
 @webhook.command()
 @click.argument("webhook")
-@config_option
-def enable(webhook: str, config: Path | None) -> None:
+@change_options
+def enable(webhook: str, output: str, config: Path | None) -> None:
     """Deliver again, at once, and with what waited meanwhile."""
     with connected(config) as connection:
         stub = WebhooksServiceStub(connection.channel)
         request = pb.EnableWebhookRequest(webhook_id=webhook)
-        answer = connection.call(stub.EnableWebhook, request).webhook
-    click.echo(f"{answer.id}  enabled, {counted(answer.waiting, 'event')} waiting")
+        enabled = connection.call(stub.EnableWebhook, request).webhook
+    waiting = counted(enabled.waiting, "event")
+    answer(enabled, output, f"{enabled.id}  enabled, {waiting} waiting")
 
 
 @webhook.command("dead-letters")
 @click.argument("webhook")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@output_option
-@config_option
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="How many.",
+)
+@change_options
 def dead_letters(webhook: str, limit: int, output: str, config: Path | None) -> None:
-    """List what a webhook's receiver did not take, oldest first."""
+    """List what a receiver did not take, oldest first."""
     found: list[pb.DeadLetter] = []
     with connected(config) as connection:
         stub = WebhooksServiceStub(connection.channel)
@@ -156,11 +172,11 @@ def dead_letters(webhook: str, limit: int, output: str, config: Path | None) -> 
 @webhook.command()
 @click.argument("webhook")
 @click.argument("events", nargs=-1)
-@config_option
-def redeliver(webhook: str, events: tuple[str, ...], config: Path | None) -> None:
-    """Try dead letters again: those named by their EVENT ids, else all."""
+@change_options
+def redeliver(webhook: str, events: tuple[str, ...], output: str, config: Path | None) -> None:
+    """Try dead letters again, all or those of these EVENTS ids."""
     with connected(config) as connection:
         stub = WebhooksServiceStub(connection.channel)
         request = pb.RedeliverDeadLettersRequest(webhook_id=webhook, event_ids=events)
-        answer = connection.call(stub.RedeliverDeadLetters, request)
-    click.echo(printable(f"{webhook}  {counted(answer.redelivered, 'event')} on the way again"))
+        done = connection.call(stub.RedeliverDeadLetters, request)
+    answer(done, output, f"{webhook}  {counted(done.redelivered, 'event')} on the way again")

@@ -26,7 +26,7 @@ from bcd.model.errors import (
 )
 from bcd.model.ids import ReservationId
 from bcd.model.pool import PlacerKind
-from bcd.model.reservation import Reservation, State
+from bcd.model.reservation import Request, Reservation, State
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.confirmation import (
     LIFETIME_MS,
@@ -112,11 +112,7 @@ class Admission:
     ) -> tuple[Create, Reservation]:
         """Create, or find what the same key made before; raises a BcdError for every refusal."""
         create = parse_create(document)
-        if create.tenant_id not in caller.tenants:
-            raise AccessDenied(
-                f"the token is not for tenant {create.tenant_id}", tenantId=create.tenant_id
-            )
-        draft = _draft(caller, create)
+        draft = draft_of(caller, create.tenant_id, create.request, create.idempotency_key)
         if create.dry_run:
             return create, await self._dry_run(caller, draft)
         async with self._alone(draft.id):
@@ -140,7 +136,7 @@ class Admission:
 
     async def _attempt(self, caller: Caller, draft: Draft) -> Answered | None:
         """One round; None when the draft changed while it was decided on."""
-        pool, row, known = await self._database.write(_open_draft, draft)
+        pool, row, known = await self._database.write(open_draft, draft)
         if known is not None:
             return known
         word = Confirmation.NONE
@@ -220,7 +216,7 @@ class Admission:
         Under the pool's lock from the start: else the draft could be placed between the two.
         """
         pools.lock(tx, draft.request.pool_id)
-        _, row, known = _open_draft(tx, draft)
+        _, row, known = open_draft(tx, draft)
         if known is None:
             verdict = replace(verdict, version=row.version)
             known = self._settle(tx, draft, verdict, rehearse=True)
@@ -228,45 +224,48 @@ class Admission:
         raise _DryRun(known)
 
 
-def _draft(caller: Caller, create: Create) -> Draft:
+def draft_of(caller: Caller, tenant_id: str, request: Request, idempotency_key: str) -> Draft:
+    """The draft of a request, its share not worked out yet.
+
+    Raises AccessDenied unless the caller acts for the tenant.
+    """
+    if tenant_id not in caller.tenants:
+        raise AccessDenied(f"the token is not for tenant {tenant_id}", tenantId=tenant_id)
     return Draft(
-        id=reservation_id(create.tenant_id, caller, create.idempotency_key),
-        tenant_id=create.tenant_id,
-        pool_id=create.request.pool_id,
+        id=reservation_id(tenant_id, caller, idempotency_key),
+        tenant_id=tenant_id,
+        pool_id=request.pool_id,
         owner=caller.owner,
         identity=caller.identity,
-        idempotency_key=create.idempotency_key,
-        request_hash=request_hash(create.request),
-        request=create.request,
+        idempotency_key=idempotency_key,
+        request_hash=request_hash(request),
+        request=request,
         host_share=NONE,
         resources=NONE,
     )
 
 
-def _visible_pool(tx: Transaction, draft: Draft) -> Pool:
-    """The pool; raises NotFound unless it is the tenant's own or offered to it.
+def _visible_pool(tx: Transaction, draft: Draft) -> tuple[Pool, Draft]:
+    """The pool, and the draft with the host resources that it books of each of its nodes now.
 
-    What was admitted before an offer was withdrawn is still found by its key.
+    Raises NotFound unless the pool is the tenant's own or offered to it. What was admitted before
+    an offer was withdrawn is still found by its key.
     """
-    pool = pools.get(tx, draft.request.pool_id)
-    known = reservations.get(tx, draft.id)
-    if known is None or known.state in _UNDECIDED:
-        offers.terms(tx, pool, draft.tenant_id)
-    return pool
-
-
-def _resolved(tx: Transaction, pool: Pool, draft: Draft) -> Draft:
-    """The draft with the host resources that it books of each node, from the pool as it is now."""
-    share = host_share(draft.request, pool.policy, shares.least(tx, pool.id))
-    return replace(draft, host_share=share, resources=booked(draft.request, share))
+    pool, least = shares.with_pool(tx, draft.request.pool_id)
+    if pool.deleted or pool.tenant_id != draft.tenant_id:
+        known = reservations.get(tx, draft.id)
+        if known is None or known.state in _UNDECIDED:
+            offers.terms(tx, pool, draft.tenant_id)
+    share = host_share(draft.request, pool.policy, least)
+    return pool, replace(draft, host_share=share, resources=booked(draft.request, share))
 
 
 def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservation, Confirmation]:
     """What a rehearsal decides on: the row of the key, or what it would be, and a person's word."""
-    pool = _visible_pool(tx, draft)
+    pool, resolved = _visible_pool(tx, draft)
     row = reservations.get(tx, draft.id)
     if row is None:
-        return pool, _resolved(tx, pool, draft), Confirmation.NONE
+        return pool, resolved, Confirmation.NONE
     return pool, row, word_on(tx, row)
 
 
@@ -286,13 +285,13 @@ def _refuse_for_pool(pool: Pool, draft: Draft) -> None:
         raise InvalidInput("binding", "kubernetes is for the pool's owner alone; book a hold")
 
 
-def _open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
+def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
     """Transaction 1: write the draft or read what is there.
 
     The request is compared before the state, so that a refused key tells of its misuse too.
     """
-    pool = _visible_pool(tx, draft)
-    added = reservations.add_draft(tx, _resolved(tx, pool, draft))
+    pool, resolved = _visible_pool(tx, draft)
+    added = reservations.add_draft(tx, resolved)
     if added is not None:
         _refuse_for_pool(pool, draft)
         check_start(draft.request, added.created_ms)

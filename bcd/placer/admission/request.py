@@ -10,7 +10,7 @@ from base64 import b32encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -64,22 +64,38 @@ class _WaitInput(_Strict):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _CreateInput(_Strict):
+class _WantedInput(_Strict):
+    """What a create and a preview have in common."""
+
     tenant_id: str
     pool_id: str
     devices: Annotated[tuple[_DeviceInput, ...], msgspec.Meta(min_length=1, max_length=8)]
     duration: str | int
-    idempotency_key: str
     start: Annotated[int, msgspec.Meta(ge=0)] | None = None
     binding: str = Binding.HOLD
     resources: _ResourcesInput | None = None
     gang: _GangInput | None = None
     spot: bool = False
+    node: _NodeInput | None = None
+
+
+class _CreateInput(_WantedInput, kw_only=True):
+    idempotency_key: str
     lease_seconds: Annotated[int, msgspec.Meta(ge=1, le=31_536_000)] | None = None
     labels: Annotated[dict[str, str], msgspec.Meta(max_length=32)] = {}
-    node: _NodeInput | None = None
     wait: _WaitInput | None = None
     dry_run: bool = False
+
+
+_I = TypeVar("_I", bound=_WantedInput)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for, and for which tenant."""
+
+    tenant_id: str
+    request: Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,18 +111,45 @@ class Create:
 
 def parse_create(document: Mapping[str, Any]) -> Create:
     """The normal form of a create; raises InvalidInput or Unsupported naming the field."""
+    given = _converted(document, _CreateInput)
+    check_text("idempotencyKey", given.idempotency_key)
+    for key, value in given.labels.items():
+        check_text("labels", key)
+        check_text(f"labels.{key}", value, empty=True)
+    wanted = _wanted(given)
+    return Create(
+        tenant_id=wanted.tenant_id,
+        idempotency_key=given.idempotency_key,
+        request=msgspec.structs.replace(
+            wanted.request,
+            lease_seconds=given.lease_seconds,
+            labels=dict(sorted(given.labels.items())),
+        ),
+        wait_ms=0 if given.wait is None else min(given.wait.timeout_ms, MAX_WAIT_MS),
+        dry_run=given.dry_run,
+    )
+
+
+def parse_wanted(document: Mapping[str, Any]) -> Wanted:
+    """The normal form of a create without what placement does not depend on; raises likewise."""
+    return _wanted(_converted(document, _WantedInput))
+
+
+def _converted(document: Mapping[str, Any], kind: type[_I]) -> _I:
     try:
-        given = msgspec.convert(document, _CreateInput)
+        return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from error
     except UnicodeEncodeError as error:
         raise InvalidInput("document", "has half a surrogate pair, which is no text") from error
+
+
+def _wanted(given: _WantedInput) -> Wanted:
     _refuse_unsound_texts(given)
     _refuse_unsupported(given)
-    return Create(
-        tenant_id=given.tenant_id,
-        idempotency_key=given.idempotency_key,
-        request=Request(
+    return Wanted(
+        given.tenant_id,
+        Request(
             pool_id=PoolId(parse_type_id("pool", given.pool_id, "poolId")),
             devices=tuple(_ask(device) for device in given.devices),
             duration=f"{parse_duration_ms(str(given.duration))}ms",
@@ -115,11 +158,7 @@ def parse_create(document: Mapping[str, Any]) -> Create:
             resources=None if given.resources is None else _resources(given.resources),
             gang=_gang(given.gang),
             spot=given.spot,
-            lease_seconds=given.lease_seconds,
-            labels=dict(sorted(given.labels.items())),
         ),
-        wait_ms=0 if given.wait is None else min(given.wait.timeout_ms, MAX_WAIT_MS),
-        dry_run=given.dry_run,
     )
 
 
@@ -144,24 +183,20 @@ def _gang(given: _GangInput | None) -> Gang | None:
     return None if given is None or given.size == 1 else Gang(size=given.size)
 
 
-def _refuse_unsound_texts(given: _CreateInput) -> None:
+def _refuse_unsound_texts(given: _WantedInput) -> None:
     """Refuse names that break their rule.
 
     The pool's id, the duration and the binding have forms of their own, checked elsewhere.
     """
-    for field, name in (("tenantId", given.tenant_id), ("idempotencyKey", given.idempotency_key)):
-        check_text(field, name)
+    check_text("tenantId", given.tenant_id)
     if given.node is not None:
         check_text("node.profileId", given.node.profile_id)
     for position, device in enumerate(given.devices):
         check_text(f"devices[{position}].model", device.model, empty=True)
         check_text(f"devices[{position}].profile", device.profile, empty=True)
-    for key, value in given.labels.items():
-        check_text("labels", key)
-        check_text(f"labels.{key}", value, empty=True)
 
 
-def _refuse_unsupported(given: _CreateInput) -> None:
+def _refuse_unsupported(given: _WantedInput) -> None:
     if given.binding not in _BINDINGS:
         raise InvalidInput("binding", f"must be one of {', '.join(_BINDINGS)}")
     absent = {

@@ -5,6 +5,7 @@ the new window begins behind that; whoever has not is released at once. Nobody i
 vain.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,10 +16,13 @@ from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.decide import is_preempting, kept_or_new
 from bcd.placer.lifecycle.transitions import Trigger
-from bcd.placer.lifecycle.victims import Room, choose_victims
+from bcd.placer.lifecycle.victims import Room, choose_victims, without
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.demand import demand_of
+from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting
+from bcd.placer.placement.shadow import kept_from
+from bcd.placer.placement.timeline import FOREVER
 from bcd.placer.placement.unschedulable import Unschedulable
 from bcd.store import occupancy, quotas, reservations
 from bcd.store.reservations import StoredReservation
@@ -67,20 +71,76 @@ def make_room(
             outcome = placements.place(hand.tx, held, asked, avoid, rehearse=rehearse)
             if not isinstance(outcome, Placed):
                 raise _InVain
-            return outcome
+            return replace(outcome, displaced=tuple(victim.id for victim in plan.victims))
     except _InVain:
         held.seq, held.token = before
         return refused
 
 
-def _plan(
+def starts_with_room(
+    hand: Hand, placements: Placements, row: StoredReservation, refused: Unschedulable
+) -> Sequence[int]:
+    """Starts before the one at which a refused reservation fits by itself, worth a try; ascending.
+
+    At each it would fit if every spot reservation that can yield by then were gone.
+    """
+    if row.request.spot:
+        return ()
+    found = {
+        _first_without(hand, placements, row, candidates, begin_ms)
+        for begin_ms, candidates in _chances(hand, row).in_turn
+        if candidates
+    }
+    nearest = refused.earliest_ms
+    return sorted(
+        start_ms for start_ms in found if start_ms and (nearest is None or start_ms < nearest)
+    )
+
+
+def _first_without(
     hand: Hand,
     placements: Placements,
     row: StoredReservation,
-    refused: Unschedulable,
-    avoid: frozenset[NodeId],
-) -> _Plan | None:
-    """First whom nobody will miss yet, then those who have started."""
+    candidates: Sequence[StoredReservation],
+    begin_ms: int,
+) -> int | None:
+    tx, held = hand.tx, hand.held
+    view = placements.view(tx, held)
+    demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
+    duration_ms = row.request.duration_ms + held.pool.policy.turnaround_ms
+    gone = {one.id for one in candidates}
+    occupied = occupancy.with_spot(tx, held.pool.id, Window(begin_ms, FOREVER))
+    with kept_from(tx, held, view, row) as shadow:
+        before = [view.nodes[node_id] for node_id in occupied if node_id in view.nodes]
+        kept = None if shadow is None else reservations.get(tx, shadow.reservation_id)
+        for node in before:
+            node_id = node.facts.id
+            taken = occupied[node_id]
+            left = without(Room(node.facts, taken.devices, taken.amounts), gone)
+            if shadow is not None and kept is not None and node_id in shadow.members:
+                atom_ids = shadow.members[node_id]
+                left = left.with_booking(atom_ids, kept.resources, shadow.start_ms, shadow.end_ms)
+            view.put(left)
+        try:
+            return earliest(view, demand, begin_ms, duration_ms)
+        finally:
+            for node in before:
+                view.put(node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chances:
+    """Whom to ask in turn, and when the new window would begin then.
+
+    First those whom nobody will miss yet, then also those who have started: they stay until
+    ``cut_ms``.
+    """
+
+    cut_ms: int
+    in_turn: tuple[tuple[int, list[StoredReservation]], ...]
+
+
+def _chances(hand: Hand, row: StoredReservation) -> _Chances:
     held, policy = hand.held, hand.held.pool.policy
     wanted_ms = max(held.now_ms, row.request.start or 0)
     cut_ms = max(held.now_ms + policy.spot.grace_ms, wanted_ms - policy.turnaround_ms)
@@ -91,15 +151,26 @@ def _plan(
         if one.id != row.id and not is_preempting(one.conditions)
     ]
     ahead = [one for one in spot if one.state not in _STARTED]
-    for begin_ms, candidates in ((wanted_ms, ahead), (behind_ms, spot)):
+    return _Chances(cut_ms, ((wanted_ms, ahead), (behind_ms, spot)))
+
+
+def _plan(
+    hand: Hand,
+    placements: Placements,
+    row: StoredReservation,
+    refused: Unschedulable,
+    avoid: frozenset[NodeId],
+) -> _Plan | None:
+    chances = _chances(hand, row)
+    for begin_ms, candidates in chances.in_turn:
         if refused.earliest_ms is not None and refused.earliest_ms <= begin_ms:
             return None
-        duration_ms = row.request.duration_ms + policy.turnaround_ms
+        duration_ms = row.request.duration_ms + hand.held.pool.policy.turnaround_ms
         window = Window(begin_ms, begin_ms + duration_ms)
         chosen = _chosen(hand, placements, row, candidates, window, avoid)
         if chosen:
             victims = tuple(one for one in candidates if one.id in chosen)
-            return _Plan(victims, cut_ms, begin_ms)
+            return _Plan(victims, chances.cut_ms, begin_ms)
     return None
 
 

@@ -1,6 +1,6 @@
 """Chooses which spot reservations yield: as few as may be, the youngest first. Pure (spec 7.7)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from bcd.model.ids import NodeId, ReservationId
@@ -75,9 +75,14 @@ def _needed(room: Room, spot: Age, demand: Demand, where: Where) -> frozenset[Re
 
 
 def _fits(room: Room, gone: frozenset[ReservationId], demand: Demand, where: Where) -> bool:
-    node = NodeView(
+    node = without(room, gone)
+    return find(PoolView([node]), demand.of(1), where) is not None
+
+
+def without(room: Room, gone: Set[ReservationId]) -> NodeView:
+    """The node as it would be without these reservations."""
+    return NodeView(
         room.facts,
         ((atom, start, end) for who, atom, start, end in room.devices if who not in gone),
         ((amounts, start, end) for who, amounts, start, end in room.amounts if who not in gone),
     )
-    return find(PoolView([node]), demand.of(1), where) is not None

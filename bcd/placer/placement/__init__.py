@@ -4,5 +4,6 @@
 node, ``timeline`` says what is booked when, ``node`` and ``view`` hold nodes and pools of them with
 ``planes`` as the index over many nodes, ``search`` finds the best nodes for a ``demand``, ``gang``
 those that stand together, ``earliest`` when it would fit, ``unschedulable`` why it does not.
-``views`` keeps the views fresh and ``booking`` books; only these two do IO.
+``views`` keeps the views fresh, ``booking`` plans on them and ``writing`` books; ``shadow`` keeps
+free what the oldest waiting request needs. Only these four do IO.
 """

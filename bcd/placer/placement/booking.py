@@ -1,16 +1,15 @@
 """Plans on a pool's view and books guarded rows, all under the pool's lock.
 
 The view says what is free; the database has the last word. Devices and host resources of all
-members are booked in one savepoint: all or nothing.
+members are booked together: all or nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bcd.model.assignment import AssignedDevice
 from bcd.model.errors import Unavailable
-from bcd.model.ids import AllocationId, NodeId, ReservationId
+from bcd.model.ids import NodeId, ReservationId
 from bcd.model.reservation import Window
 from bcd.placer.placement.demand import Demand, demand_of
 from bcd.placer.placement.search import Found, Where, find
@@ -18,13 +17,10 @@ from bcd.placer.placement.shadow import Kept, beside
 from bcd.placer.placement.unschedulable import Unschedulable, explain
 from bcd.placer.placement.view import PoolView
 from bcd.placer.placement.views import KnownPool, Question, Views, read_node
-from bcd.store import allocations, bookings, hosts, labels, pools
+from bcd.placer.placement.writing import LostRace, Plan, members_of, still_able, write
+from bcd.store import allocations, bookings, hosts, pools
 from bcd.store.allocations import Allocation, AllocationState
-from bcd.store.atoms import Atom
-from bcd.store.bookings import NewBooking
 from bcd.store.database import Transaction
-from bcd.store.hosts import NewHostBooking
-from bcd.store.labels import NodeLabels
 from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
 
@@ -33,10 +29,14 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The window that was booked, and the reservation's allocations, one for each node."""
+    """The window that was booked, and the reservation's allocations, one for each node.
+
+    ``displaced`` are those that had to yield.
+    """
 
     window: Window
     allocations: tuple[Allocation, ...]
+    displaced: tuple[ReservationId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +54,12 @@ class AvailableUntil:
     end_ms: int
 
 
-class _LostRace(Exception):
-    """Undoes a savepoint: the database knows better than the view."""
-
-
 class _NoFit(Exception):
     """Undoes a savepoint: nothing fits."""
 
     def __init__(self, outcome: Unschedulable) -> None:
         super().__init__()
         self.outcome = outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is to be booked for whom: the window, the booked range with the turnaround, on whom."""
-
-    reservation_id: ReservationId
-    demand: Demand
-    window: Window
-    booked: Window
-    members: tuple[tuple[NodeId, tuple[Atom, ...]], ...]
 
 
 class Placements:
@@ -119,12 +104,12 @@ class Placements:
             found = beside(tx, held, known.view, row, look)
             if isinstance(found, Unschedulable):
                 return found
-            plan = _Plan(
+            plan = Plan(
                 reservation_id=row.id,
                 demand=demand,
                 window=window,
                 booked=booked,
-                members=_members(known, found),
+                members=members_of(known.atoms, found),
             )
             made = self._try(tx, held, known, plan)
             if made is not None:
@@ -159,25 +144,45 @@ class Placements:
             exclude=frozenset(allocation.node_id for allocation in kept),
         )
         for _ in range(_ATTEMPTS):
-            known = self._views.fresh(tx, held)
-            before = [known.view.nodes[allocation.node_id] for allocation in lost]
-            try:
-                with tx.savepoint():
-                    _give_up(tx, held, known, lost)
-                    plan = self._replan(tx, known, row, demand, where)
-                    made = self._book(tx, held, plan)
-            except _NoFit as none:
-                for node in before:
-                    known.put(node)
-                return none.outcome
-            except _LostRace:
-                self._views.forget(held.pool.id)
-                continue
-            pools.note_changes(tx, held, sorted({allocation.node_id for allocation in lost}))
-            _take_in(known, held, plan)
-            every = sorted((*kept, *made), key=lambda allocation: allocation.id)
-            return Placed(row.during, tuple(every))
+            outcome = self._repaired(tx, held, row, lost, demand, where)
+            if isinstance(outcome, Unschedulable):
+                return outcome
+            if outcome is not None:
+                every = sorted((*kept, *outcome), key=lambda allocation: allocation.id)
+                return Placed(row.during, tuple(every))
         raise _changes_too_fast(held)
+
+    def _repaired(
+        self,
+        tx: Transaction,
+        held: PoolLock,
+        row: StoredReservation,
+        lost: Sequence[Allocation],
+        demand: Demand,
+        where: Where,
+    ) -> tuple[Allocation, ...] | Unschedulable | None:
+        """The new members; None when they were lost again, as nothing had happened."""
+        known = self._views.fresh(tx, held)
+        before = [known.view.nodes[allocation.node_id] for allocation in lost]
+        # Out of the way until it is known what becomes of it.
+        self._views.forget(held.pool.id)
+        try:
+            with tx.savepoint():
+                _give_up(tx, held, known, lost)
+                plan = self._replan(tx, known, row, demand, where)
+                made = write(tx, held, plan)
+        except LostRace:
+            return None
+        except _NoFit as none:
+            for node in before:
+                known.put(node)
+            self._views.keep(held, known)
+            return none.outcome
+        left = sorted({allocation.node_id for allocation in lost})
+        pools.note_changes(tx, held, left)
+        _take_in(known, held, plan, left)
+        self._views.keep(held, known)
+        return made
 
     def extend(
         self, tx: Transaction, held: PoolLock, row: StoredReservation, new_end_ms: int
@@ -249,54 +254,36 @@ class Placements:
         row: StoredReservation,
         demand: Demand,
         where: Where,
-    ) -> _Plan:
-        """Where the lost members go; raises _NoFit or _LostRace."""
+    ) -> Plan:
+        """Where the lost members go; raises _NoFit or LostRace."""
         found = find(known.view, demand, where)
         if found is None:
             duration_ms = where.end_ms - where.start_ms
             raise _NoFit(explain(known.view, demand, where.start_ms, duration_ms, where.exclude))
         assert row.during is not None
-        plan = _Plan(
+        plan = Plan(
             reservation_id=row.id,
             demand=demand,
             window=row.during,
             booked=Window(where.start_ms, where.end_ms),
-            members=_members(known, found),
+            members=members_of(known.atoms, found),
         )
-        if not _still_able(tx, plan):
-            raise _LostRace
+        if not still_able(tx, plan):
+            raise LostRace
         return plan
 
     def _try(
-        self, tx: Transaction, held: PoolLock, known: KnownPool, plan: _Plan
+        self, tx: Transaction, held: PoolLock, known: KnownPool, plan: Plan
     ) -> tuple[Allocation, ...] | None:
         """Book a plan; None when it was lost, and the next one will be made on a better view."""
-        if not _still_able(tx, plan):
+        if not still_able(tx, plan):
             known.relabel(tx, held)
             return None
         try:
-            with tx.savepoint():
-                return self._book(tx, held, plan)
-        except _LostRace:
+            return write(tx, held, plan)
+        except LostRace:
             self._views.forget(held.pool.id)
             return None
-
-    def _book(self, tx: Transaction, held: PoolLock, plan: _Plan) -> tuple[Allocation, ...]:
-        """Write every member's rows; raises _LostRace where the database refuses one."""
-        made = _allocations(tx, plan)
-        for allocation in made:
-            allocations.add(tx, allocation)
-        parts = list(zip(made, plan.members, strict=True))
-        if not bookings.book(
-            tx, *(_booking(allocation, chosen, plan) for allocation, (_, chosen) in parts)
-        ):
-            raise _LostRace
-        if plan.demand.resources:
-            for allocation in made:
-                if not hosts.book(tx, _host_booking(allocation, plan)):
-                    raise _LostRace
-        pools.note_changes(tx, held, [node_id for node_id, _ in plan.members])
-        return made
 
 
 def _demand(held: PoolLock, row: StoredReservation) -> Demand:
@@ -305,29 +292,6 @@ def _demand(held: PoolLock, row: StoredReservation) -> Demand:
 
 def _with_turnaround(held: PoolLock, window: Window) -> Window:
     return Window(window.start_ms, window.end_ms + held.pool.policy.turnaround_ms)
-
-
-def _members(
-    known: KnownPool, found: Sequence[Found]
-) -> tuple[tuple[NodeId, tuple[Atom, ...]], ...]:
-    return tuple((one.node_id, _chosen(known.atoms[one.node_id], one)) for one in found)
-
-
-def _chosen(own: Sequence[Atom], found: Found) -> tuple[Atom, ...]:
-    by_id = {atom.id: atom for atom in own}
-    return tuple(by_id[atom_id] for ids in found.atom_ids for atom_id in ids)
-
-
-def _still_able(tx: Transaction, plan: _Plan) -> bool:
-    """Whether every node has the labels that the plan counts on, as committed by now.
-
-    Gateways write them without the pool's lock: a daemon may have been replaced by an older one.
-    """
-    if not plan.demand.labels:
-        return True
-    found = labels.on_nodes(tx, [node_id for node_id, _ in plan.members])
-    none = NodeLabels()
-    return all(plan.demand.labels <= found.get(node_id, none).system for node_id, _ in plan.members)
 
 
 def _give_up(tx: Transaction, held: PoolLock, known: KnownPool, lost: Sequence[Allocation]) -> None:
@@ -341,51 +305,13 @@ def _give_up(tx: Transaction, held: PoolLock, known: KnownPool, lost: Sequence[A
         known.put(read_node(tx, facts, held.now_ms))
 
 
-def _allocations(tx: Transaction, plan: _Plan) -> tuple[Allocation, ...]:
-    """New allocations in the order of their ids and of the plan's members."""
-    ids = sorted(tx.new_id("alloc") for _ in plan.members)
-    return tuple(
-        Allocation(
-            id=AllocationId(id_),
-            reservation_id=plan.reservation_id,
-            node_id=node_id,
-            state=AllocationState.BOOKED,
-            until_ms=plan.window.end_ms,
-            devices=tuple(AssignedDevice(atom.uuid, atom.device_class) for atom in chosen),
-        )
-        for id_, (node_id, chosen) in zip(ids, plan.members, strict=True)
-    )
-
-
-def _booking(allocation: Allocation, chosen: tuple[Atom, ...], plan: _Plan) -> NewBooking:
-    return NewBooking(
-        allocation_id=allocation.id,
-        reservation_id=allocation.reservation_id,
-        node_id=allocation.node_id,
-        atoms=chosen,
-        start_ms=plan.booked.start_ms,
-        end_ms=plan.booked.end_ms,
-    )
-
-
-def _host_booking(allocation: Allocation, plan: _Plan) -> NewHostBooking:
-    return NewHostBooking(
-        allocation_id=allocation.id,
-        reservation_id=allocation.reservation_id,
-        node_id=allocation.node_id,
-        start_ms=plan.booked.start_ms,
-        end_ms=plan.booked.end_ms,
-        resources=plan.demand.resources,
-    )
-
-
-def _take_in(known: KnownPool, held: PoolLock, plan: _Plan) -> None:
+def _take_in(known: KnownPool, held: PoolLock, plan: Plan, also: Iterable[NodeId] = ()) -> None:
     for node_id, chosen in plan.members:
         node = known.view.nodes[node_id]
         atom_ids = [atom.id for atom in chosen]
         booked = (plan.booked.start_ms, plan.booked.end_ms)
         known.put(node.with_booking(atom_ids, plan.demand.resources, *booked))
-    known.seq, known.token = held.seq, held.token
+    known.in_step(held, {node_id for node_id, _ in plan.members}.union(also))
 
 
 def _changes_too_fast(held: PoolLock) -> Unavailable:

@@ -50,7 +50,7 @@ def beside(
 
     Where nothing is, and nothing found, this one is kept its earliest place from now on.
     """
-    with _kept_from(tx, held, view, row) as shadow:
+    with kept_from(tx, held, view, row) as shadow:
         found = look(None if shadow is None else (shadow.reservation_id, shadow.start_ms))
     if shadow is None and isinstance(found, Unschedulable):
         _keep_for(tx, held, view, row, found)
@@ -58,10 +58,10 @@ def beside(
 
 
 @contextmanager
-def _kept_from(
+def kept_from(
     tx: Transaction, held: PoolLock, view: PoolView, row: StoredReservation
 ) -> Iterator[Shadow | None]:
-    """Within, the view shows as taken what is kept from this one."""
+    """Within, the view shows as taken what is kept from this one, which is the shadow given."""
     kept = _of_older(tx, held, view, row)
     if kept is None:
         yield None

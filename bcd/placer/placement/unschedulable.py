@@ -110,8 +110,7 @@ class _Count:
             tuple(msgspec.structs.replace(a, topology=Topology.ANY) for a in demand.devices)
         )
         self._wanted = sum(ask.count for ask in demand.devices)
-        self._most_devices = -1
-        self._most_resources: tuple[float, str] = (-1.0, "")
+        self._nearest: dict[str, tuple[float, str]] = {}
         self.rejected: Counter[str] = Counter()
         self.fitting = 0
 
@@ -123,8 +122,7 @@ class _Count:
         reason = self._rejection(alike)
         if reason:
             self.rejected[reason] += len(nodes)
-            if reason == "devices":
-                self._most_devices = max(self._most_devices, self._usable(alike))
+            self._note_devices(reason, alike)
             return
         for node_id in nodes:
             self._take_host(self._view.nodes[node_id])
@@ -145,13 +143,24 @@ class _Count:
             return "topology"
         return "devices"
 
-    def _usable(self, alike: Alike) -> int:
-        """How many of the devices asked for are free there."""
-        free = alike.free
-        return sum(
-            min(ask.count, (free & alike.kind.shape.matching(ask)).bit_count())
-            for ask in self._demand.devices
-        )
+    def _note_devices(self, reason: str, alike: Alike) -> None:
+        """How many of the devices asked for are free there, or lie together as they should."""
+        parts = [(alike.free & alike.kind.shape.matching(a), a) for a in self._demand.devices]
+        if reason == "devices":
+            usable = sum(min(ask.count, free.bit_count()) for free, ask in parts)
+            self._note(reason, usable, self._wanted, "free")
+        elif reason == "topology":
+            for free, ask in parts:
+                groups = alike.kind.shape.groups(free, ask.topology)
+                most = max((group.bit_count() for group in groups), default=0)
+                if most < ask.count:
+                    self._note(reason, most, ask.count, "together")
+                    return
+
+    def _note(self, name: str, have: int, wanted: int, what: str) -> None:
+        """Keep the nearest miss of a filter."""
+        if have < wanted and have / wanted > self._nearest.get(name, (-1.0, ""))[0]:
+            self._nearest[name] = (have / wanted, f"the closest has {have} of {wanted} {what}")
 
     def _take_host(self, node: NodeView) -> None:
         lacks = node.lacks(self._demand.resources, *self._window)
@@ -160,20 +169,16 @@ class _Count:
             return
         self.rejected["resources"] += 1
         asked = _named(self._demand.resources)
-        left, name = min((lacks[name] / asked[name], name) for name in lacks)
-        if left > self._most_resources[0]:
-            text = f"the closest has {lacks[name]} of {asked[name]} {name}"
-            self._most_resources = (left, text)
+        _, name = min((lacks[name] / asked[name], name) for name in lacks)
+        self._note("resources", lacks[name], asked[name], name)
 
     def nearest(self, *, with_devices: bool) -> Mapping[str, str]:
         """Words on the filters that rejected something."""
-        words = {}
+        words = {name: text for name, (_, text) in self._nearest.items()}
         if self.rejected["labels"]:
             words["labels"] = "".join(f"needs label {key}=*" for key in self._missing())
-        if with_devices and 0 <= self._most_devices < self._wanted:
-            words["devices"] = f"the closest has {self._most_devices} of {self._wanted} free"
-        if self.rejected["resources"]:
-            words["resources"] = self._most_resources[1]
+        if not with_devices:
+            words.pop("devices", None)
         return words
 
     def _missing(self) -> Sequence[str]:
@@ -197,7 +202,7 @@ def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
     for ask in asks:
         most = max((shape.matching(ask).bit_count() for shape in shapes), default=0)
         if not most:
-            return f"; no node has such devices{_instead(shapes, ask)}"
+            return f"; no node has {_instead(shapes, ask)}"
         if most < ask.count:
             return f"; no node has {ask.count} such devices, the largest has {most}"
     return ""
@@ -210,6 +215,6 @@ def _instead(shapes: Iterable[Shape], ask: DeviceAsk) -> str:
     ]
     kinds = sorted({" ".join((slot.model, slot.profile)).strip() for slot in own})
     if not kinds:
-        return f", and none of class {ask.device_class}"
+        return f"devices of class {ask.device_class}: use another pool"
     more = f" and {len(kinds) - _MAX_KINDS} more" if len(kinds) > _MAX_KINDS else ""
-    return f"; there are: {', '.join(kinds[:_MAX_KINDS])}{more}"
+    return f"such devices; there are: {', '.join(kinds[:_MAX_KINDS])}{more}"

@@ -1,14 +1,16 @@
 """Keeps a view of each pool in step with the database, under the pool's lock.
 
 A view is brought up to date from the pool's log of changes, so that it also sees what the open
-transaction, or another placer, did; after a roll-back the log's token no longer matches and the
-view is read anew.
+transaction, or another placer, did. After a roll-back the log no longer has the change that the
+view knows last: then the nodes that it touched since one that the log still has are read again,
+and where there is none, the whole pool.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bcd.model.device import DeviceClass
+from bcd.model.errors import NotFound
 from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.reservation import Resources
 from bcd.placer.placement.demand import Demand
@@ -25,6 +27,7 @@ from bcd.store.labels import NodeLabels
 from bcd.store.pools import PoolLock
 
 _MAX_REFUSED = 1024
+_MAX_MARKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,30 @@ class _Refused:
     holds_until_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A change that a view was in step with, and the nodes that it touched to get there."""
+
+    seq: int
+    token: str
+    touched: frozenset[NodeId]
+
+    def is_now(self, held: PoolLock) -> bool:
+        return (self.seq, self.token) == (held.seq, held.token)
+
+
 @dataclass(slots=True)
 class KnownPool:
-    """A pool's view and the atoms behind it; ``seq`` and ``token`` name the newest change in it.
+    """A pool's view and the atoms behind it.
 
-    ``labels_read`` is the lock under which the labels were last compared: gateways write them
-    without it, so that no change tells of them.
+    ``marks`` are the changes that it was in step with, the newest last. ``labels_read`` is the
+    lock under which the labels were last compared: gateways write them without it, so that no
+    change tells of them.
     """
 
     view: PoolView
     atoms: dict[NodeId, tuple[Atom, ...]]
-    seq: int = 0
-    token: str = ""
+    marks: list[_Mark] = field(default_factory=list)
     labels_read: PoolLock | None = None
     _refused: dict[Question, _Refused] = field(default_factory=dict)
 
@@ -67,6 +82,17 @@ class KnownPool:
         """Take in what became of a node."""
         self.view.put(node)
         self._refused.clear()
+
+    def drop(self, node_id: NodeId) -> None:
+        """Forget a node."""
+        self.view.drop(node_id)
+        self._refused.clear()
+
+    def in_step(self, held: PoolLock, touched: Iterable[NodeId]) -> None:
+        """The view is what the transaction sees now, after these nodes were taken in."""
+        if not self.marks or not self.marks[-1].is_now(held):
+            self.marks.append(_Mark(held.seq, held.token, frozenset(touched)))
+            del self.marks[:-_MAX_MARKS]
 
     def refusal(self, question: Question, now_ms: int) -> Unschedulable | None:
         """What is known to be refused: requests that wait ask the same again and again."""
@@ -112,14 +138,15 @@ class Views:
         # Out of the way until it is whole again: a transaction that fails while it is being
         # brought up to date must not leave it half changed under its old number.
         known = self._pools.pop(pool_id, None)
-        if known is not None and (known.seq, known.token) != (held.seq, held.token):
-            changed = pools.changes_since(tx, pool_id, known.seq, known.token)
-            known = None if changed is None else _updated(tx, known, changed, held.now_ms)
-        if known is None:
+        if known is None or not _caught_up(tx, known, held):
             known = _load(tx, pool_id, held.now_ms)
-        known.seq, known.token = held.seq, held.token
+            known.in_step(held, ())
         self._pools[pool_id] = known
         return known
+
+    def keep(self, held: PoolLock, known: KnownPool) -> None:
+        """Have a view again that was forgotten; it must be what the transaction sees."""
+        self._pools[held.pool.id] = known
 
     def forget(self, pool_id: PoolId) -> None:
         """Read the pool anew at the next occasion."""
@@ -134,34 +161,64 @@ def _load(tx: Transaction, pool_id: PoolId, now_ms: int) -> KnownPool:
     amounts = hosts.live_in_pool(tx, pool_id, now_ms)
     capacities = hosts.capacity_in_pool(tx, pool_id)
     labelled = labels.in_pool(tx, pool_id)
-    known = KnownPool(PoolView(), {})
+    every: dict[NodeId, tuple[Atom, ...]] = {}
+    found: list[NodeView] = []
     for node in nodes.in_pool(tx, pool_id):
-        own = tuple(by_node.get(node.id, ()))
-        known.atoms[node.id] = own
+        own = every[node.id] = tuple(by_node.get(node.id, ()))
         facts = _facts(node, own, capacities.get(node.id))
         facts = _labelled(facts, labelled.get(node.id, NodeLabels()))
-        known.put(_node_view(facts, live.get(node.id, ()), amounts.get(node.id, ())))
-    return known
+        found.append(_node_view(facts, live.get(node.id, ()), amounts.get(node.id, ())))
+    return KnownPool(PoolView(found), every)
 
 
-def _updated(
+def _caught_up(tx: Transaction, known: KnownPool, held: PoolLock) -> bool:
+    """Bring a view up to date; False when nothing that it was in step with is on record."""
+    doubtful: set[NodeId] = set()
+    while known.marks:
+        mark = known.marks[-1]
+        changed: Mapping[NodeId, pools.Change] | None = {}
+        if not mark.is_now(held):
+            changed = pools.changes_since(tx, held.pool.id, mark.seq, mark.token)
+        if changed is not None:
+            again = {**changed, **dict.fromkeys(doubtful, _WHOLE)}
+            _update(tx, known, again, held.now_ms)
+            known.in_step(held, again)
+            return True
+        doubtful |= mark.touched
+        known.marks.pop()
+    return False
+
+
+_WHOLE: pools.Change = "node"
+
+
+def _update(
     tx: Transaction, known: KnownPool, changed: Mapping[NodeId, pools.Change], now_ms: int
-) -> KnownPool:
+) -> None:
     for node_id, what in changed.items():
-        if what == "node" or node_id not in known.view.nodes:
-            node = nodes.get(tx, node_id)
-            if node.removed:
-                known.view.drop(node_id)
-                continue
-            own = tuple(atoms.on_node(tx, node_id))
-            known.atoms[node_id] = own
-            facts = _facts(node, own, hosts.capacity_of(tx, node_id))
-            found = labels.on_nodes(tx, [node_id])
-            facts = _labelled(facts, found.get(node_id, NodeLabels()))
+        if what == _WHOLE or node_id not in known.view.nodes:
+            facts = _read_facts(tx, known, node_id)
         else:
             facts = known.view.nodes[node_id].facts
-        known.put(read_node(tx, facts, now_ms))
-    return known
+        if facts is None:
+            known.drop(node_id)
+        else:
+            known.put(read_node(tx, facts, now_ms))
+
+
+def _read_facts(tx: Transaction, known: KnownPool, node_id: NodeId) -> NodeFacts | None:
+    """A node as the transaction sees it; None when it was removed, or its coming was undone."""
+    try:
+        node = nodes.get(tx, node_id)
+    except NotFound:
+        return None
+    if node.removed:
+        return None
+    own = tuple(atoms.on_node(tx, node_id))
+    known.atoms[node_id] = own
+    found = labels.on_nodes(tx, [node_id])
+    facts = _facts(node, own, hosts.capacity_of(tx, node_id))
+    return _labelled(facts, found.get(node_id, NodeLabels()))
 
 
 def read_node(tx: Transaction, facts: NodeFacts, now_ms: int) -> NodeView:

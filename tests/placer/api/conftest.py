@@ -17,6 +17,7 @@ from bcd.store import events, reservations
 from bcd.store.database import Database
 from bcd.wire.compute.v1 import (
     admin_pb2_grpc,
+    capacity_pb2_grpc,
     confirmations_pb2_grpc,
     events_pb2_grpc,
     maintenance_pb2_grpc,
@@ -42,6 +43,7 @@ class Client:
     def __post_init__(self) -> None:
         self.metadata = (("authorization", f"Bearer {self.token}"),)
         self.reservations = reservations_pb2_grpc.ReservationsServiceStub(self.channel)
+        self.capacity = capacity_pb2_grpc.CapacityServiceStub(self.channel)
         self.confirmations = confirmations_pb2_grpc.ConfirmationsServiceStub(self.channel)
         self.pools = admin_pb2_grpc.PoolsServiceStub(self.channel)
         self.nodes = admin_pb2_grpc.NodesServiceStub(self.channel)

@@ -13,17 +13,23 @@ import pytest
 from google.protobuf import json_format
 
 from bcd.model.errors import Reason
+from bcd.model.units import MAX_DURATION_MS
 from bcd.placer.settings import ApiSettings, PlacerSettings, PolicySettings
+from bcd.store import extend_holds
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.status import RemoteError
-from tests.placer.api.conftest import Client, Site, creation
-from tests.placer.world import TENANT
+from tests.placer.api.conftest import HOUR_MS, Client, Site, creation
+from tests.placer.world import TENANT, dgx
 
 Details = Mapping[str, str | EllipsisType]
 NOBODY = "rsv_" + "a" * 52
 _DENY = """
 @id("whoever") permit (principal, action, resource);
 @id("no-large-ones") forbid (principal, action, resource) when { resource.gpus > 8 };
+@id("no-long-ones") forbid (principal, action, resource) when { resource.durationHours > 72 };
+@id("confirm:agents") forbid (principal, action, resource)
+when { principal.delegated && resource.gpus > 2 }
+unless { context.confirmation == "approved" };
 """
 
 
@@ -40,6 +46,14 @@ class Stand:
     async def waiting(self) -> str:
         """A pending reservation's id."""
         return (await self.alice.create("waiting")).id
+
+    async def ahead(self) -> str:
+        """The id of a reservation placed for tomorrow."""
+        await self.site.world.add_node(dgx("a", 1))
+        start = self.site.clock.read() + 24 * HOUR_MS
+        made = await self.alice.create("ahead", start=start)
+        assert made.state == "placed"
+        return made.id
 
     async def call(self, name: str, **fields: Any) -> RemoteError:
         """The refusal of one of Alice's calls about the tenant."""
@@ -172,6 +186,70 @@ async def cancelled_twice(stand: Stand) -> RemoteError:
     return await stand.call("CancelReservation", reservation_id=made)
 
 
+def never_leased(name: str) -> Ask:
+    """A call about a placed reservation without a lease."""
+
+    async def ask(stand: Stand) -> RemoteError:
+        return await stand.call(name, reservation_id=await stand.ahead())
+
+    return ask
+
+
+def extending(**longer: Any) -> Ask:
+    """An extend of a placed reservation, asked for with these fields."""
+
+    async def ask(stand: Stand) -> RemoteError:
+        fields = {"reservation_id": await stand.ahead(), "idempotency_key": "e"}
+        return await stand.call("ExtendReservation", **(fields | longer))
+
+    return ask
+
+
+async def extend_in_flight(stand: Stand) -> RemoteError:
+    stand.made["reservationId"] = made = await stand.ahead()
+    hold = extend_holds.take
+    assert await stand.site.world.database.write(hold, made, "somebody", HOUR_MS)  # type: ignore[arg-type]
+    return await stand.call("ExtendReservation", reservation_id=made, idempotency_key="e", by="1h")
+
+
+async def extended_over_a_cap(stand: Stand) -> RemoteError:
+    stand.made["reservationId"] = made = await stand.ahead()
+    stand.load_policy()
+    return await stand.call(
+        "ExtendReservation", reservation_id=made, idempotency_key="e", by="100h"
+    )
+
+
+async def waits_and_is_extended(stand: Stand) -> RemoteError:
+    return await stand.call(
+        "ExtendReservation",
+        reservation_id=await stand.waiting(),
+        idempotency_key="e",
+        by="1h",
+    )
+
+
+async def by_an_agent(stand: Stand) -> RemoteError:
+    stand.load_policy()
+    agent = stand.site.client("alice", actor="agent")
+    request = creation(stand.alice.pool_id, "agents", 3)
+    return await agent.refused(agent.reservations.CreateReservation, request)
+
+
+async def by_an_agent_again(stand: Stand) -> RemoteError:
+    first = await by_an_agent(stand)
+    stand.made |= {name: first.details[name] for name in ("confirmationId", "expiresAt")}
+    return await by_an_agent(stand)
+
+
+async def started_long_ago(stand: Stand) -> RemoteError:
+    return await creating(start=stand.site.clock.read() - 24 * HOUR_MS)(stand)
+
+
+async def ahead_without_end(stand: Stand) -> RemoteError:
+    return await creating(start=stand.site.clock.read() + 11 * 365 * 24 * HOUR_MS)(stand)
+
+
 def listing(**fields: Any) -> Ask:
     """A list asked for with these fields."""
 
@@ -234,6 +312,14 @@ INPUT = (
     _bad("2.5", "long-key", creating(idempotencyKey=_LONG), "idempotencyKey"),
     _bad("2.5", "long-label", creating(labels={_LONG: ""}), "labels"),
     _bad("14.1", "lease-0", creating(leaseSeconds=0), "leaseSeconds"),
+    _bad("2.1", "start-long-past", started_long_ago, "start"),
+    _bad("2.1", "start-out-of-reach", ahead_without_end, "start"),
+    _bad("10.3", "kubernetes-without-its-policy", creating(binding="kubernetes"), "binding"),
+    _bad("14.2", "neither-until-nor-by", extending(), "until"),
+    _bad("14.2", "both-until-and-by", extending(until=1, by="1h"), "until"),
+    _bad("14.2", "by-nothing", extending(by="0"), "by"),
+    _bad("14.2", "no-key", extending(by="1h", idempotency_key=""), "idempotencyKey"),
+    _bad("14.2", "beyond-ten-years", extending(by=f"{MAX_DURATION_MS}ms"), "by"),
     _bad("15.3", "scope", listing(scope="others"), "scope"),
     _bad("15.3", "limit-0", listing(limit=0), "limit"),
     _bad("15.3", "limit-201", listing(limit=201), "limit"),
@@ -257,6 +343,29 @@ OTHERS: tuple[tuple[str, str, Ask, Reason, Details], ...] = (
         "5.2", "without-a-quota", without_a_quota, Reason.QUOTA_EXCEEDED,
         {"resource": "gpu.mig", "limit": "0", "used": "0", "asked": "1"},
     ),
+    (
+        "13", "confirmation", by_an_agent, Reason.CONFIRMATION_REQUIRED,
+        {"confirmationId": ..., "expiresAt": ..., **_ID},
+    ),
+    (
+        "13", "the-same-confirmation", by_an_agent_again, Reason.CONFIRMATION_REQUIRED,
+        {"confirmationId": ..., "expiresAt": ..., **_ID},
+    ),
+    (
+        "14.1", "no-lease", never_leased("RenewReservation"), Reason.INVALID_STATE,
+        {"state": "placed"},
+    ),
+    (
+        "14.2", "waits", waits_and_is_extended, Reason.INVALID_STATE, {"state": "pending"},
+    ),
+    (
+        "14.2", "extended-over-a-cap", extended_over_a_cap, Reason.ACCESS_DENIED,
+        {"caps": "duration", **_ID},
+    ),
+    (
+        "14.3", "extend-in-flight", extend_in_flight, Reason.CONFLICT,
+        {"reason": "extend-in-flight", "retryAfterSeconds": "60", **_ID},
+    ),
     ("14.4", "cancelled-twice", cancelled_twice, Reason.INVALID_STATE, {"state": "cancelled"}),
     ("15.4", "no-pool", in_no_pool, Reason.NOT_FOUND, {"poolId": ...}),
     ("15.4", "anothers-pool", in_anothers_pool, Reason.NOT_FOUND, {"poolId": ...}),
@@ -265,7 +374,9 @@ OTHERS: tuple[tuple[str, str, Ask, Reason, Details], ...] = (
     ("15.4", "nobody", nobody_calls, Reason.UNAUTHENTICATED, {}),
     *(
         ("15.4", f"{name}-{word}", kind(name), Reason.NOT_FOUND, _ID)
-        for name in ("GetReservation", "ReleaseReservation", "CancelReservation")
+        for name in (
+            "GetReservation", "ReleaseReservation", "CancelReservation", "RenewReservation",
+        )
         for word, kind in (("anothers", anothers), ("nobodys", nobodys))
     ),
 )  # fmt: skip

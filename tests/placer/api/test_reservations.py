@@ -100,34 +100,6 @@ async def test_a_waiting_one_says_why_and_what_it_waits_for(site: Site, alice: C
 # Refusals
 
 
-async def test_each_refusal_has_its_reason_and_its_details(
-    site: Site, alice: Client, stranger: Client
-) -> None:
-    create = alice.reservations.CreateReservation
-    over = await alice.refused(create, creation(alice.pool_id, "over", 17))
-    assert is_refusal(over, Reason.QUOTA_EXCEEDED, resource="gpu", limit="16", used="0", asked="17")
-    made = await alice.create("used")
-    conflict = await alice.refused(create, creation(alice.pool_id, "used", 2))
-    assert is_refusal(conflict, Reason.CONFLICT, reservationId=made.id)
-    node = await alice.refused(create, creation(alice.pool_id, "node", binding="node"))
-    assert is_refusal(node, Reason.UNSUPPORTED, field="binding")
-    count = await alice.refused(create, creation(alice.pool_id, "zero", 0))
-    assert is_refusal(count, Reason.INVALID_INPUT, field="devices[0].count")
-    elsewhere = await stranger.refused(create, creation(alice.pool_id))
-    assert is_refusal(elsewhere, Reason.ACCESS_DENIED, tenantId=TENANT)
-    pool = await stranger.refused(create, creation(alice.pool_id, tenant_id="other"))
-    assert is_refusal(pool, Reason.NOT_FOUND, poolId=alice.pool_id)
-    await alice.call(
-        alice.reservations.CancelReservation,
-        pb.CancelReservationRequest(tenant_id=TENANT, reservation_id=made.id),
-    )
-    late = await alice.refused(
-        alice.reservations.CancelReservation,
-        pb.CancelReservationRequest(tenant_id=TENANT, reservation_id=made.id),
-    )
-    assert is_refusal(late, Reason.INVALID_STATE, state="cancelled")
-
-
 async def test_another_tenant_finds_nothing_and_changes_nothing(
     site: Site, alice: Client, stranger: Client
 ) -> None:

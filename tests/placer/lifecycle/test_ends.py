@@ -64,6 +64,21 @@ async def test_a_window_that_begins_behind_the_turnaround_is_given_at_once(
     assert (await world.view(waiting.id)).state is State.PLACED
 
 
+async def test_what_was_kept_for_one_that_gives_up_is_given_to_the_next_at_once(
+    world: World, clock: DatabaseClock
+) -> None:
+    """Spec 7.5: the oldest that waits has its place kept; without it there is room."""
+    clock.advance(0)
+    node = await world.add_node(dgx("a"))
+    await world.active(node, count=6)
+    oldest = await world.create(8, key="oldest")
+    younger = await world.create(2, key="younger", duration="3h")
+    assert (oldest.state, younger.state) == (State.PENDING, State.PENDING)
+    await world.end(oldest.id, Trigger.CANCELLED)
+    await world.work()
+    assert (await world.view(younger.id)).state is State.BINDING
+
+
 async def test_a_node_never_holds_the_old_and_the_new_reservation_of_a_device_at_once(
     world: World, clock: DatabaseClock
 ) -> None:

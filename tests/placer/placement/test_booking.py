@@ -15,6 +15,7 @@ from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.unschedulable import Unschedulable
+from bcd.placer.placement.view import PoolView
 from bcd.store import allocations, atoms, bookings, nodes, pools, reservations
 from bcd.store.bookings import NewBooking
 from bcd.store.database import Transaction
@@ -554,6 +555,54 @@ async def test_a_transaction_that_fails_while_the_view_is_updated_leaves_no_trac
         await world.database.write(fail_half_way)
     for key in "12":
         assert (await world.create(1, key=key)).state is State.PLACED
+
+
+async def test_after_a_rollback_only_what_it_touched_is_read_again(
+    world: World, clock: DatabaseClock
+) -> None:
+    """Also where others have gone on from the same change since."""
+    clock.advance(0)
+    for name in "abcdef":
+        await world.add_node(dgx(name, 2))
+    await placed(world)
+    for others in (0, 1, 2):
+        await plans(world, world.placements, ask(2), Wish(devices=(ask(2),), gang=2))
+        for _ in range(others):
+            beside = replace(world, placements=Placements())
+            await placed(beside, start=10 * HOUR_MS)
+        spies = list[_Spy]()
+
+        def look(tx: Transaction, spies: list[_Spy] = spies) -> PoolView:
+            spies.append(_Spy(tx))
+            return world.placements.view(spies[0], pools.lock(tx, world.pool_id))
+
+        view = await world.database.write(look)
+        assert spies[0].of_the_pool == 0
+        assert 1 <= spies[0].of_a_node <= 2 * (3 + others)
+        window = (clock.read(), clock.read() + HOUR_MS)
+        free = {node.facts.id: node.free(*window) for node in view.nodes.values()}
+        fresh = await world.database.write(
+            lambda tx: Placements().view(tx, pools.lock(tx, world.pool_id))
+        )
+        assert free == {node.facts.id: node.free(*window) for node in fresh.nodes.values()}
+
+
+class _Spy:
+    """A transaction that counts what is read of bookings: of the whole pool, and of a node."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.of_the_pool = 0
+        self.of_a_node = 0
+
+    def all(self, sql: str, **values: object) -> Any:
+        if "bookings" in sql:
+            self.of_the_pool += "n.pool_id" in sql
+            self.of_a_node += "node_id = :node_id" in sql
+        return self._tx.all(sql, **values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
 
 
 class _FailingAt:

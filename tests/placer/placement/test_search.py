@@ -1,10 +1,12 @@
 """The best node: what the grouped search finds is what looking at every node finds."""
 
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -244,6 +246,45 @@ def test_something_is_found_exactly_when_some_devices_fit(
             positions = [atom - 100 for atom in ids]
             assert all(free >> position & 1 for position in positions)
             assert satisfies([host.devices[position] for position in positions], entry)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_in_a_large_pool_nothing_that_breaks_or_leaves_less_is_passed_over(seed: int) -> None:
+    """With more equal nodes than are compared by their calendars."""
+    chance = random.Random(seed)
+    made = [Host(f"n{i:03}", dgx("h"), some_bookings(chance)) for i in range(100)]
+    view = pool(made)
+    for _ in range(10):
+        start, end = chance.randrange(100), chance.randrange(100, 120)
+        size, topology = chance.choice([1, 1, 5, 40]), chance.choice([*Topology])
+        wanted = demand(ask(chance.randint(1, 4), topology), gang=size)
+        result = search(view, wanted, start, end)
+        expected = [score[:2] for score, _ in naive(made, wanted, start, end)[:size]]
+        assert (result is not None) == (len(expected) == size)
+        if result is not None:
+            assert sorted(cost(made, one, wanted, start, end) for one in result) == expected
+
+
+def some_bookings(chance: random.Random) -> tuple[tuple[int, int, int], ...]:
+    return tuple(
+        (at, start, start + chance.randint(1, 30))
+        for at in range(8)
+        for start in chance.sample(range(120), chance.choice([0, 0, 1, 2]))
+    )
+
+
+def cost(
+    hosts: Sequence[Host], one: Found, wanted: Demand, start: int, end: int
+) -> tuple[int, int]:
+    """(broken, leftover) on a node that was found, which must have chosen what is free there."""
+    host = next(host for host in hosts if host.id == one.node_id)
+    free = host.free(start, end)
+    choice = choose(shape(host.devices), host.usable, free, wanted.devices)
+    assert choice is not None
+    (taken,) = masks_of([one]).values()
+    assert not sum(taken) & ~free
+    assert taken == choice.masks
+    return choice.broken, choice.leftover
 
 
 @given(pools(), WINDOWS, DEMANDS, st.data())
