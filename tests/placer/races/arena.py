@@ -60,6 +60,7 @@ class Arena:
     attempts: int = 0
     answers: Counter[str] = field(default_factory=Counter)
     complaints: Complaints = field(default_factory=Complaints)
+    ticking: asyncio.Lock = field(default_factory=asyncio.Lock)
     numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     @property
@@ -180,7 +181,8 @@ class Arena:
         """Time passes meanwhile."""
 
         async def act(_world: World) -> None:
-            await asyncio.to_thread(self.clock.advance, ms)
+            async with self.ticking:  # the server takes one new clock at a time
+                await asyncio.to_thread(self.clock.advance, ms)
 
         return act
 

@@ -12,6 +12,7 @@ from bcd.placer.api.maintenance import MaintenanceCalls
 from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.api.offers import OfferCalls
 from bcd.placer.api.pools import PoolCalls
+from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.store import reservations
 from bcd.wire.compute.v1 import admin_pb2, maintenance_pb2, offers_pb2
 from tests.placer.races.arena import HOUR_MS, ROOT, Act, Arena, as_tenant, extend, release, work
@@ -192,6 +193,39 @@ async def queued_and_inline(arena: Arena) -> None:
     await placer(arena.chance.choice(("queued", "inline")))(arena.world)
 
 
+def share(mode: str, replicas: int = 4) -> Act:
+    """Share the pool's GPUs so from now on."""
+
+    async def act(world: World) -> None:
+        sharing = admin_pb2.Sharing(mode=mode, replicas=replicas)
+        request = admin_pb2.UpdatePoolRequest(
+            pool_id=world.pool_id, policy=admin_pb2.PoolPolicy(sharing=sharing)
+        )
+        await PoolCalls(world.database, world.signer).update_pool(ROOT, request)
+        await HostsKeeper(world.database).sync_pass()
+
+    return act
+
+
+async def slots_and_whole_gpus(arena: Arena) -> None:
+    """A GPU is shared or whole; the pool stops sharing meanwhile, or cuts otherwise."""
+    slots = [{"class": "gpu.slot", "count": arena.chance.choice((2, 4, 8))}]
+    await arena.collide(
+        *(arena.create(devices=slots) for _ in range(4)),
+        arena.create(devices=slots, gang={"size": 2}),
+        *(arena.create(arena.chance.choice((1, 2, 4))) for _ in range(3)),
+        arena.chance.choice((share("none"), share("time-slice", 2), work)), work,
+    )  # fmt: skip
+    await share("time-slice")(arena.world)
+
+
+async def with_slots(arena: Arena) -> None:
+    """Two nodes whose GPUs may be had in quarters."""
+    await two_nodes(arena)
+    await arena.world.grant("gpu.slot", 1000)
+    await share("time-slice")(arena.world)
+
+
 async def maintenance_window(arena: Arena) -> None:
     """A node is kept free or booked, never both."""
     node = arena.nodes[0]
@@ -338,6 +372,7 @@ RACES = (
     Race(spot_of_two_tenants, two_offered_pools),
     Race(offer_withdrawn),
     Race(queued_and_inline),
+    Race(slots_and_whole_gpus, with_slots),
     Race(maintenance_window),
     Race(cordon_and_drain),
     Race(devices_that_change),

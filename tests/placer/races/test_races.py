@@ -3,12 +3,12 @@
 import pytest
 
 from tests.conftest import Rounds
-from tests.placer.races import booking, lives
+from tests.placer.races import booking, lives, mixed
 from tests.placer.races.arena import Arena
 from tests.placer.races.sound import run
 from tests.placer.races.table import Race
 
-RACES = (*booking.RACES, *lives.RACES)
+RACES = (*booking.RACES, *lives.RACES, *mixed.RACES)
 
 
 @pytest.mark.timeout(900)
