@@ -23,6 +23,7 @@ from bcd.model.errors import (
     Unauthenticated,
     Unavailable,
 )
+from bcd.model.printable import printable
 from bcd.placer.api.texts import text_with_nul
 from bcd.placer.pki.issuer import Issuer
 from bcd.store.database import StoreUnavailable
@@ -129,8 +130,18 @@ def _internal() -> BcdError:
 
 
 async def _abort(context: Context, error: BcdError) -> NoReturn:
+    """End the call; what the caller sent may stand in the error, and be shown by others as it is.
+
+    An id that is not known is quoted, whatever it is.
+    """
+    error.message = _fit(error.message)
+    error.details = {name: _fit(value) for name, value in error.details.items()}
     await context.abort_with_status(encode_error(error))
     raise AssertionError("abort returns never")
+
+
+def _fit(text: str) -> str:
+    return printable(text, len(text))
 
 
 def require_admin(caller: Caller) -> None:

@@ -215,9 +215,11 @@ def shorten(
 ) -> StoredReservation:
     """Let a reservation that has started end earlier: bookings, window, what its nodes are told.
 
-    The devices stay booked for the pool's turnaround behind that.
+    The devices stay booked for the pool's turnaround behind that, which may be less than it was
+    when they were booked. One whose window ends before ``end_ms`` keeps it.
     """
     assert row.during is not None
+    end_ms = min(end_ms, row.during.end_ms)
     bookings.end_at(hand.tx, row.id, end_ms, hand.held.pool.policy.turnaround_ms)
     mine = allocations.live(hand.tx, row.id)
     allocations.set_until(hand.tx, row.id, end_ms)
@@ -235,7 +237,8 @@ def renew(hand: Hand, row: StoredReservation) -> StoredReservation:
     lease_ms = lease_from(row, hand.held.now_ms)
     if lease_ms is None:
         raise InvalidState(
-            f"{row.id} has no lease; create it with leaseSeconds to have one", state=row.state
+            f"{row.id} has no lease; only what was reserved with one (leaseSeconds) can be renewed",
+            state=row.state,
         )
     move_of(row.state, Trigger.RENEWED)
     refuse_over(row, hand.held.now_ms)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bcd.model.errors import Reason
-from bcd.placer.api.calendar import MAX_BOOKINGS
+from bcd.placer.api.calendar import MAX_TAKEN
 from bcd.store.database import Transaction
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1 import maintenance_pb2, offers_pb2
@@ -15,6 +15,8 @@ from tests.placer.api.conftest import HOUR_MS, Client, Site, is_refusal
 from tests.placer.world import TENANT, dgx, gpu
 
 DAY_MS = 24 * HOUR_MS
+# Clocks are moved on before they stand still: ahead of whatever was told before.
+MINUTE_MS = 60_000
 
 
 def asked(client: Client, **changes: Any) -> pb.GetCalendarRequest:
@@ -46,7 +48,7 @@ async def offer(admin: Client, tenant: str) -> None:
 async def test_ones_own_reservations_are_named_and_others_only_held(
     site: Site, admin: Client, alice: Client, stranger: Client
 ) -> None:
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     await site.world.add_node([gpu("G0")])
     await offer(admin, "other")
     mine = await alice.create("mine")
@@ -80,7 +82,7 @@ async def test_maintenance_is_marked_as_such(site: Site, admin: Client, alice: C
 async def test_what_was_and_what_will_be_is_shown_where_it_touches_the_window(
     site: Site, alice: Client
 ) -> None:
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     await site.world.add_node([gpu("G0")])
     now_ms = site.clock.read()
     past = await alice.create("past", duration="10m")
@@ -123,7 +125,7 @@ async def test_a_gpu_is_taken_while_somebody_has_it_in_another_mode(
 
 
 async def test_what_is_booked_of_a_host_is_added_up_over_time(site: Site, alice: Client) -> None:
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     await site.world.add_node([gpu("G0"), gpu("G1")])
     now_ms = site.clock.read()
     (share,) = {made.host_share.vcpu for made in [await alice.create("a", duration="2h")]}
@@ -136,6 +138,39 @@ async def test_what_is_booked_of_a_host_is_added_up_over_time(site: Site, alice:
         (2 * HOUR_MS, 3 * HOUR_MS, share),
     ]
     assert node.host.vcpu >= 2 * share
+
+
+async def test_a_booking_shown_at_many_devices_takes_as_much_room(
+    site: Site, alice: Client
+) -> None:
+    """A GPU of 64 slots, booked as a whole, takes 65 entries each time."""
+    site.clock.advance(MINUTE_MS)
+    await site.world.set_policy(sharing={"mode": "time-slice", "replicas": 64})
+    await site.world.add_node([gpu("G0")])
+    start_ms = site.clock.read()
+    await alice.create(duration="1m")
+    fits = MAX_TAKEN // 65
+    await site.world.database.write(fill, start_ms + 60_000, fits + 10, "AND mode = 0")
+    (node,) = (await calendar(alice, start=start_ms)).nodes
+    assert {len(device.taken) for device in node.devices} == {fits}
+    assert node.told_until == start_ms + 60_000 + 1_000 * (fits - 1)
+
+
+def fill(tx: Transaction, start_ms: int, count: int, which: str = "") -> int:
+    """Book every atom of some kind for a moment of so many seconds, in the name of the only one."""
+    booking = tx.one("SELECT allocation_id, reservation_id FROM bookings LIMIT 1")
+    assert booking is not None
+    rows: Sequence[dict[str, Any]] = [
+        dict(atom) | dict(booking) | {"at": start_ms + 1_000 * second}
+        for atom in tx.all(f"SELECT id, node_id, gpu_id FROM atoms WHERE 1 = 1 {which}")
+        for second in range(count)
+    ]
+    return tx.many(
+        "INSERT INTO bookings (allocation_id, reservation_id, node_id, atom_id, gpu_id, mode,"
+        " start_ms, end_ms) VALUES (:allocation_id, :reservation_id, :node_id, :id, :gpu_id, 0,"
+        " :at, :at + 1)",
+        rows,
+    )
 
 
 async def test_nodes_come_in_pages_or_one_by_its_id(site: Site, alice: Client) -> None:
@@ -151,28 +186,14 @@ async def test_nodes_come_in_pages_or_one_by_its_id(site: Site, alice: Client) -
 
 async def test_a_full_calendar_is_told_in_parts(site: Site, alice: Client) -> None:
     """Answers are bounded: one that is cut says from where to ask on, and a page ends early."""
-    site.clock.advance(0)
-    nodes = [await site.world.add_node([gpu(f"G{n}")]) for n in range(6)]
+    site.clock.advance(MINUTE_MS)
+    nodes = [await site.world.add_node([gpu(f"G{n}")]) for n in range(4)]
     start_ms = site.clock.read()
-    made = await alice.create(duration="1m")
-    (mine,) = await site.world.rows("SELECT * FROM bookings")
+    await alice.create(duration="1m")
+    (mine,) = await site.world.rows("SELECT node_id FROM bookings")
     end_ms = start_ms + 10 * DAY_MS
-    count = MAX_BOOKINGS + 10
-
-    def fill(tx: Transaction) -> int:
-        rows: Sequence[dict[str, Any]] = [
-            dict(row) | {"at": start_ms + 60_000 + 1_000 * n, "mine": mine["allocation_id"]}
-            for row in tx.all("SELECT id, node_id, gpu_id FROM atoms")
-            for n in range(count)
-        ]
-        return tx.many(
-            "INSERT INTO bookings (allocation_id, reservation_id, node_id, atom_id, gpu_id, mode,"
-            f" start_ms, end_ms) VALUES (:mine, '{made.id}', :node_id, :id, :gpu_id, 0, :at,"
-            " :at + 1)",
-            rows,
-        )
-
-    await site.world.database.write(fill)
+    count = MAX_TAKEN + 10
+    await site.world.database.write(fill, start_ms + 60_000, count)
     page = await calendar(alice, start=start_ms, end=end_ms)
     assert len(page.nodes) < len(nodes)
     assert page.next_cursor == page.nodes[-1].id
@@ -180,7 +201,7 @@ async def test_a_full_calendar_is_told_in_parts(site: Site, alice: Client) -> No
     assert len(page.nodes) + len(following.nodes) == len(nodes)
     (node,) = (await calendar(alice, start=start_ms, end=end_ms, node_id=mine["node_id"])).nodes
     told = list(node.devices[0].taken)
-    assert len(told) == MAX_BOOKINGS
+    assert len(told) == MAX_TAKEN
     assert max(one.start for one in told) < node.told_until
     (node,) = (
         await calendar(alice, start=node.told_until, end=end_ms, node_id=mine["node_id"])

@@ -18,6 +18,9 @@ from tests.placer.api.conftest import HOUR_MS, Client, Site, creation
 from tests.placer.records import tables
 from tests.placer.world import ALICE, TENANT, World, dgx
 
+# Clocks are moved on before they stand still: ahead of whatever was told before.
+MINUTE_MS = 60_000
+
 
 def asked(client: Client, count: int = 1, **changes: Any) -> pb.PreviewCapacityRequest:
     """A preview of whole GPUs for an hour."""
@@ -41,7 +44,7 @@ async def preview(client: Client, count: int = 1, **changes: Any) -> pb.PreviewC
 
 
 async def test_what_fits_is_told_with_its_node_window_and_host(site: Site, alice: Client) -> None:
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     node = await site.world.add_node(dgx("a", 8))
     told = await preview(alice, 4)
     now_ms = site.clock.read()
@@ -56,7 +59,7 @@ async def test_what_fits_is_told_with_its_node_window_and_host(site: Site, alice
 async def test_what_does_not_fit_is_told_why_from_when_on_and_for_how_long_less_would(
     site: Site, alice: Client
 ) -> None:
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     await site.world.add_node(dgx("a", 2))
     running = await alice.create("now", 2)
     now_ms = site.clock.read()
@@ -80,7 +83,7 @@ async def test_what_is_kept_for_an_older_request_is_not_promised_to_a_younger(
     site: Site, alice: Client
 ) -> None:
     """Spec 7.5: the preview sees the shadow as a create does."""
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     await site.world.add_node(dgx("a", 4))
     running = await alice.create("half", 2, duration="2h")
     assert (await preview(alice, 2, duration="1d")).fits
@@ -93,7 +96,7 @@ async def test_what_is_kept_for_an_older_request_is_not_promised_to_a_younger(
 
 async def test_who_would_have_to_yield_is_counted_and_does_not(site: Site, alice: Client) -> None:
     """Spec 7.7."""
-    site.clock.advance(0)
+    site.clock.advance(MINUTE_MS)
     await site.world.add_node(dgx("a", 2))
     later_ms = site.clock.read() + HOUR_MS
     yielding = [
@@ -104,6 +107,20 @@ async def test_who_would_have_to_yield_is_counted_and_does_not(site: Site, alice
     assert [await site.stored(one) for one in yielding] == ["placed", "placed"]
     spot = await preview(alice, 2, start=later_ms, spot=True)
     assert (spot.fits, spot.displaced) == (False, 0)
+
+
+async def test_the_earliest_start_is_that_at_which_those_left_would_yield(
+    site: Site, alice: Client
+) -> None:
+    """A firm one has a device for two hours, a spot one the other for a day."""
+    site.clock.advance(MINUTE_MS)
+    await site.world.add_node(dgx("a", 2))
+    firm = await alice.create("firm", duration="2h")
+    await alice.create("spot", spot=True, duration="1d")
+    told = await preview(alice, 2)
+    assert (told.fits, told.earliest_start) == (False, firm.during.end)
+    yielding = await preview(alice, 2, spot=True)
+    assert yielding.earliest_start == site.clock.read() + 24 * HOUR_MS
 
 
 async def test_neither_quota_nor_policy_is_asked(site: Site, alice: Client) -> None:

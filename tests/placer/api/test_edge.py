@@ -236,6 +236,7 @@ HOSTILE = {
     "a line end": "a\nb",
     "SQL": "'; DROP TABLE reservations; --",
     "an escape": "\x1b[2J",
+    "a direction": "\u202epool",
     "many bytes": "😀" * 999,
     "a format": "%s%n",
 }
@@ -268,6 +269,7 @@ async def test_hostile_texts_end_in_a_refusal_that_fits_its_header(
     for method, message in asked:
         refused = await alice.refused(method, message)
         assert refused.details, "the details came through"
+        assert all(said.isprintable() for said in (refused.message, *refused.details.values()))
         assert refused.reason in (Reason.INVALID_INPUT, Reason.ACCESS_DENIED, Reason.NOT_FOUND)
     asked = [
         (admin.nodes.CordonNode, admin_pb2.CordonNodeRequest(node_id=text)),

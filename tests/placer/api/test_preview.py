@@ -14,13 +14,13 @@ from bcd.model.pool import PlacerKind, PoolPolicy, SharingMode, SharingPolicy, S
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1 import reservations_pb2 as rpb
 from tests.clock import DatabaseClock
+from tests.conftest import Rounds
 from tests.placer.api.conftest import Client, Site
 from tests.placer.api.test_pools import reached
 from tests.placer.records import assert_no_overlap
 from tests.placer.world import TENANT, World, dgx, gpu, mig
 
 MINUTE_MS = 60_000
-STEPS = 24
 GRID = 8
 TURNAROUND_MS = 7 * MINUTE_MS
 PLACED = ("placed", "binding", "active")
@@ -55,7 +55,7 @@ class Story:
 
     async def begin(self) -> None:
         """Two hosts of whole GPUs, and one of MIG instances."""
-        self.clock.advance(0)
+        self.clock.advance(MINUTE_MS)  # ahead of whatever was told before it stood still
         self.client.pool_id = await self.world.add_pool(self.pool, POOLS[self.pool])
         for name in ("gpu", "gpu.mig", "gpu.slot", "vcpu", "memoryGiB"):
             await self.world.grant(name, 1_000_000)
@@ -181,10 +181,12 @@ async def assert_longest(
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("pool", POOLS)
-async def test_what_is_previewed_is_what_is_created(site: Site, pool: str, seed: int) -> None:
+async def test_what_is_previewed_is_what_is_created(
+    site: Site, pool: str, seed: int, rounds: Rounds
+) -> None:
     story = Story(site, site.client("alice"), pool, random.Random(f"{pool} {seed}"))
     await story.begin()
-    for _ in range(STEPS):
+    for _ in range(rounds(16, 80)):
         deed = story.random.random()
         if story.made and deed < 0.25:
             await story.end()

@@ -156,6 +156,24 @@ async def test_turnaround_lies_between_who_yields_and_who_comes(
     assert start_of(made) == clock.read() + 6 * MINUTE_MS
 
 
+async def test_who_yields_what_a_longer_turnaround_kept_ends_no_later_for_it(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    await world.set_policy(turnaroundMs=HOUR_MS)
+    node = await world.add_node(dgx("a", 1))
+    victim = await world.active(node, key="spot", spot=True, duration="10m")
+    assert victim.during is not None
+    await world.set_policy()
+    clock.set(victim.during.end_ms - MINUTE_MS)
+    now = clock.read()
+    made = await world.create(1, key="firm")
+    assert (made.state, start_of(made)) == (State.PLACED, now + GRACE_MS)
+    assert (await world.view(victim.id)).during == victim.during
+    assert await conditions(world, victim) == ["Preempting"]
+    await assert_no_overlap(world.database)
+
+
 async def test_a_window_ahead_lets_who_has_started_stay_until_then(
     world: World, clock: DatabaseClock
 ) -> None:
