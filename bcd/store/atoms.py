@@ -9,6 +9,7 @@ from bcd.model.device import DeviceClass
 from bcd.model.ids import NodeId
 from bcd.store.database import Row, Transaction
 
+_VANISHED = "not in the inventory"
 MODE: Mapping[DeviceClass, int] = {DeviceClass.GPU: 0, DeviceClass.MIG: 1, DeviceClass.SLOT: 2}
 
 
@@ -99,12 +100,16 @@ def by_ids(tx: Transaction, atom_ids: Iterable[int]) -> Sequence[Atom]:
 def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
     """Bring a node's atoms in step with its inventory. Call under the pool's lock.
 
-    A device that vanished stays on record, not bookable: bookings may name it.
+    A device that vanished stays on record, not bookable: bookings may name it. Where all is as it
+    should be nothing is written: a placer that starts looks at every node.
     """
+    if _in_step(tx, node_id, facts):
+        return
     tx.run(
-        "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = 'not in the inventory'"
+        "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = :reason"
         " WHERE node_id = :node_id",
         node_id=node_id,
+        reason=_VANISHED,
     )
     uuids = dict.fromkeys(fact.gpu_uuid for fact in facts)
     gpu_ids = {uuid: _gpu_id(tx, node_id, uuid) for uuid in uuids}
@@ -135,6 +140,34 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
             health=fact.health,
             health_reason=fact.health_reason,
         )
+
+
+def _in_step(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> bool:
+    rows = tx.all(
+        "SELECT a.*, g.uuid AS gpu_uuid FROM atoms a JOIN gpus g ON g.id = a.gpu_id"
+        " WHERE a.node_id = :node_id",
+        node_id=node_id,
+    )
+    on_record = [_recorded(row) for row in rows]
+    there = {fact for fact in on_record if fact.bookable or fact.health_reason != _VANISHED}
+    return there == set(facts)
+
+
+def _recorded(row: Row) -> AtomFacts:
+    return AtomFacts(
+        device_class=DeviceClass(row["class"]),
+        uuid=row["uuid"],
+        gpu_uuid=row["gpu_uuid"],
+        model=row["model"],
+        profile=row["profile"],
+        memory_bytes=row["memory_bytes"],
+        numa_node=row["numa_node"],
+        nvlink_domain=row["nvlink_domain"],
+        nvlink_peers=tuple(msgspec.json.decode(row["nvlink_peers"], type=list[str])),
+        bookable=bool(row["bookable"]),
+        health=row["health"],
+        health_reason=row["health_reason"],
+    )
 
 
 def _gpu_id(tx: Transaction, node_id: NodeId, uuid: str) -> int:

@@ -153,6 +153,22 @@ async def test_atoms_follow_the_inventory_and_none_is_forgotten(database: Databa
     assert [a.uuid for a in await database.read(atoms.by_ids, asked)] == ["GPU-2", "GPU-0"]
 
 
+async def test_an_inventory_that_says_what_is_on_record_is_only_read(database: Database) -> None:
+    """Also beside a device that vanished before: a placer that starts looks at every node."""
+    node_id = await new_node(database)
+    await database.write(atoms.sync, node_id, [facts("GPU-0"), facts("GPU-1"), facts("GPU-2")])
+    known = [facts("GPU-0"), facts("GPU-1")]
+    await database.write(atoms.sync, node_id, known)
+    await database.read(atoms.sync, node_id, known)  # where nothing can be written
+    for changed in (
+        [facts("GPU-0")],
+        [*known, facts("GPU-2")],
+        [facts("GPU-0"), replace(facts("GPU-1"), memory_bytes=1)],
+    ):
+        with pytest.raises(Exception, match=r"read.?only"):
+            await database.read(atoms.sync, node_id, changed)
+
+
 def state(node_id: NodeId, generation: int, epoch: int = 1, key_id: str = "key") -> StoredState:
     return StoredState(
         node_id=node_id,
