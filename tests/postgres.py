@@ -93,6 +93,11 @@ class Cluster:
     ) -> None:
         self._remove()
 
+    @property
+    def pid(self) -> int:
+        """The process of which all others of the server are children."""
+        return int((self.folder / "data/postmaster.pid").read_text().split()[0])
+
     def start(self) -> None:
         """Start the server, also after ``kill``, and wait until it takes connections."""
         settings = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
@@ -123,7 +128,7 @@ class Cluster:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """The server and all its processes stand still."""
-        main = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        main = self.pid
         processes = [
             main,
             *map(int, Path(f"/proc/{main}/task/{main}/children").read_text().split()),

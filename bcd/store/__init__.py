@@ -2,8 +2,17 @@
 
 A transaction is a plain synchronous function of (transaction, values). ``Database.write`` and
 ``Database.read`` run it on the store's executor: nothing can await inside one, an answer comes
-after the commit, and a lost race is tried again. The nouns (``reservations``, ``bookings``,
-``quotas``, ``work`` ...) hold the statements; ``database`` the contract, ``sqlite`` and
-``postgresql`` the engines, ``migrate`` the numbered schema. Lock order: pool, quota, reservation,
-bookings by atom, desired states by node. May import ``signing``, ``wire`` and ``model``.
+after the commit, and a lost race is tried again. ``database`` is the contract, ``sqlite`` and
+``postgresql`` (with ``connection``) the engines, ``open`` chooses one by its URL, ``dialect`` has
+the little by which they differ, ``migrate`` applies the numbered schema.
+
+The nouns hold the statements. What is booked: ``reservations``, ``allocations``, ``bookings``,
+``queue``, ``shadows``, ``extend_holds``, ``maintenance``, ``quotas``, ``confirmations``; read as a
+whole by ``occupancy`` and ``calendar``. Where: ``pools`` (the lock), ``offers``, ``nodes``,
+``labels``, ``atoms``, ``hosts``, ``shares``. To and from nodes: ``sessions``, ``inventories``,
+``desired_states``, ``reports``. Who gets in: ``enrolments``, ``certificates``, and the epoch in
+``control``. What follows: ``work``, ``events``, ``webhooks``, ``deliveries``.
+
+Lock order: pool, quota, reservation, bookings by atom, desired states by node. May import
+``signing``, ``wire`` and ``model``.
 """

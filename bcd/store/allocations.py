@@ -98,6 +98,11 @@ def set_until(tx: Transaction, reservation_id: ReservationId, until_ms: int) -> 
     )
 
 
+def drop(tx: Transaction, allocation_id: AllocationId) -> None:
+    """Take back a new allocation on which nothing is booked, as though it had never been."""
+    tx.run("DELETE FROM allocations WHERE id = :id", id=allocation_id)
+
+
 def hand_over(tx: Transaction, allocation: Allocation) -> None:
     """Record that the node is told of an allocation, and with which limits, binding and sharing.
 

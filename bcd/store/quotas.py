@@ -7,7 +7,7 @@ was made under, or both. What counts against an offer is added up from the charg
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bcd.model.ids import ReservationId
+from bcd.model.ids import PoolId, ReservationId
 from bcd.store import offers
 from bcd.store.database import Transaction
 from bcd.store.offers import Offer
@@ -100,6 +100,26 @@ def charge(
             offer_pool_id=None if offer is None else offer.pool_id,
         )
     return None
+
+
+def lock_for_room(tx: Transaction, pool_id: PoolId, tenant_id: str) -> None:
+    """Lock the quotas of a tenant and of all whose spot reservations it may displace in a pool.
+
+    Whoever displaces refunds others beside its own charge: two who did that in two pools would
+    wait for each other, unless both lock in one order beforehand. Locks nothing where nobody
+    could be displaced. Call under the pool's lock, before the charge.
+    """
+    if not tx.for_update:
+        return
+    tx.all(
+        "WITH spot AS MATERIALIZED (SELECT DISTINCT tenant_id FROM reservations"
+        " WHERE pool_id = :pool_id AND spot = 1 AND state IN ('placed', 'binding', 'active'))"
+        " SELECT q.resource FROM quotas q WHERE q.tenant_id IN (SELECT tenant_id FROM spot)"
+        " OR (q.tenant_id = :tenant_id AND EXISTS (SELECT 1 FROM spot))"
+        f" ORDER BY q.tenant_id, q.resource{tx.for_update} OF q",
+        pool_id=pool_id,
+        tenant_id=tenant_id,
+    )
 
 
 def _count_in(tx: Transaction, tenant_id: str, resource: str, amount: int) -> bool:

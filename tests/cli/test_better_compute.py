@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bcd.cli.better_compute.connection import ClientSettings, Connection
 from bcd.cli.better_compute.reserve import _insist
-from bcd.model.errors import BcdError, InvalidInput, Unavailable
+from bcd.model.errors import BcdError, InvalidInput, Reason, Unavailable
 from bcd.signing.certificates import to_pem
+from bcd.wire.status import RemoteError
 from tests.authority import Authority
 from tests.cli.dev_system import BETTER_COMPUTE, Dev, Terminal
 
@@ -310,6 +312,19 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path, dev: Dev, terminal:
         assert words in terminal.run("list", "--config", str(config)).stderr
 
 
+def test_a_call_that_an_older_server_does_not_know_is_no_mystery(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_bytes(to_pem([Authority().certificate]))
+    (tmp_path / "token").write_text("a.b.c")
+    settings = ClientSettings(
+        api="old.example:7445", ca_file=tmp_path / "ca.pem", token_file=tmp_path / "token"
+    )
+    unknown = RemoteError(Reason.UNSUPPORTED, "Method not found!", {}, told=False)
+    words = Connection(settings)._explained(unknown).message
+    assert "old.example:7445 does not know this call; it is older than this" in words
+    own = RemoteError(Reason.UNSUPPORTED, "binding: node is not supported yet", {}, told=True)
+    assert Connection(settings)._explained(own) is own
+
+
 def test_instances_of_a_mig_profile_are_reserved_by_its_name(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     with terminal.dev("--sim", "1", "--profile", "hgx-a100-mig"):
@@ -455,6 +470,20 @@ def test_a_window_ahead_is_booked_extended_and_given_up(terminal: Terminal) -> N
 
 
 @pytest.mark.usefixtures("dev")
+def test_who_waits_for_a_spot_reservation_to_yield_is_told_until_when(terminal: Terminal) -> None:
+    """Spec 7.7: the preemptor begins when the grace is over."""
+    spot = [str(reserve(terminal, "--gpus", "8", "--for", "1h", "--spot")["id"]) for _ in range(2)]
+    later = terminal.run("reserve", "--gpus", "8", "--for", "1h", "--wait", "1s")
+    assert later.returncode == 3
+    begins = dict(pairs(later.stdout))["from"]
+    assert f"still placed, and begins at {begins}; look again" in later.stderr
+    yielding = [terminal.run("get", identifier).stdout for identifier in spot]
+    assert sum("Preempting" in shown for shown in yielding) == 1
+    for identifier in (*spot, dict(pairs(later.stdout))["reservation"]):
+        assert terminal.run("release", identifier).returncode == 0
+
+
+@pytest.mark.usefixtures("dev")
 def test_a_window_that_begins_within_the_wait_is_waited_for(terminal: Terminal) -> None:
     made = reserve(terminal, "--gpus", "1", "--for", "1h", "--at", "+2s")
     assert made["state"] == "active"
@@ -494,6 +523,8 @@ def test_a_lease_is_shown_and_renewed_and_nothing_else_is(terminal: Terminal) ->
     plain = reserve(terminal, "--gpus", "1", "--for", "1h")
     refused = terminal.run("renew", str(plain["id"]))
     assert (refused.returncode, "leaseSeconds" in refused.stderr) == (1, True)
+    late = terminal.run("cancel", str(plain["id"]))
+    assert "is active cannot be cancelled; release it instead" in late.stderr
     assert terminal.run("release", str(plain["id"])).returncode == 0
 
 

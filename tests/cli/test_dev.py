@@ -76,6 +76,10 @@ def test_more_pools_show_what_a_pool_of_whole_gpus_cannot(tmp_path: Path) -> Non
         ):
             done = terminal.run("reserve", *words, "--for", "1h")
             assert done.returncode == 0, done.stdout + done.stderr
+        shown = terminal.run("nodes").stdout
+        assert "0/8 gpu  " in shown
+        assert "10/11 gpu.mig" in shown
+        assert "3/4 gpu, 15/16 gpu.slot" in shown  # a GPU of which a slot is taken is not free
     with terminal.dev(*state):
         assert len(json.loads(terminal.run("nodes", "-o", "json").stdout)) == 3
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 
@@ -34,6 +35,8 @@ def test_a_verb_answers_in_json_and_says_what_its_options_are_for(
     options = [param for param in command.params if isinstance(param, click.Option)]
     for option in options:
         assert option.help, option.name
+        kind = option.make_metavar(click.Context(command))
+        assert not re.search("TEXT|INTEGER|FLOAT|DIRECTORY", kind), (option.name, kind)
         assert not option.help.strip().endswith(("..", ",")), option.name
     verbless = isinstance(command, click.Group) and not command.params
     if words != ("dev",) and not verbless:

@@ -96,26 +96,29 @@ class _Watched:
         self._tx.wake(topic, key)
 
 
-class RecordedDatabase(Database):
-    """The real database with a fuse in it."""
+class FusedDatabase(Database):
+    """The real database with a fuse in it, which several databases may share."""
 
-    def __init__(self, inner: Database) -> None:
+    def __init__(self, inner: Database, fuse: Fuse | None = None) -> None:
         self._inner = inner
         self.engine = inner.engine
         self.wakes = inner.wakes
-        self.fuse = Fuse()
+        self.fuse = fuse or Fuse()
 
     async def write(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         def watched(tx: Transaction) -> T:
             result = work(_Watched(tx, self.fuse), *args, **kwargs)
-            tx.run(_MARK)
+            self._finish(tx)
             return result
 
         result = await self._inner.write(watched)
         self.fuse.burn()
         return result
+
+    def _finish(self, tx: Transaction) -> None:
+        """What comes last in a transaction."""
 
     async def read(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -124,6 +127,13 @@ class RecordedDatabase(Database):
 
     async def close(self) -> None:
         await self._inner.close()
+
+
+class RecordedDatabase(FusedDatabase):
+    """One that marks the end of every transaction in the record."""
+
+    def _finish(self, tx: Transaction) -> None:
+        tx.run(_MARK)
 
 
 @dataclass(frozen=True, slots=True)

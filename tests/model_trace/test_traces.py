@@ -8,6 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.conftest import Rounds
 from tests.model_trace.machine import Trace
+from tests.model_trace.test_tours import strangers
 
 SEED = int(os.environ.get("BCD_TRACE_SEED", "1"))
 STEPS = 30
@@ -38,4 +39,5 @@ def test_random_histories_do_what_the_rules_say(
         print(f" seed {SEED}", end="")
         run_traces(traces, rounds(100, 2000))
         print(f", {len(traces.histories)} histories, {sum(traces.histories)} operations", end="")
+    assert strangers(traces.steps) == []
     assert len(traces.histories) >= rounds(100, 2000)

@@ -129,11 +129,16 @@ class Beside:
         """How many connections wait for a lock, on PostgreSQL."""
         return self._connections("wait_event_type = 'Lock'")
 
+    def connections(self) -> int:
+        """How many others are connected, on PostgreSQL."""
+        return self._connections("true")
+
     def _connections(self, condition: str) -> int:
         with psycopg.connect(self._url, autocommit=True) as connection:
             row = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-                f" AND pid <> pg_backend_pid() AND {condition}".encode()
+                " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+                f" AND {condition}".encode()
             ).fetchone()
         assert row is not None
         return int(row[0])

@@ -1,6 +1,7 @@
 """The README's first commands, word for word, in an empty folder with an empty environment.
 
-``git clone`` is replaced by a clone of this repository; everything else runs as it stands.
+``git clone`` is replaced by a clone of this repository; everything else runs as it stands, with
+``rsv_…`` for the id of the reservation that was made before.
 """
 
 import os
@@ -101,3 +102,22 @@ def test_the_first_commands_work_as_they_stand(
     )  # fmt: skip
     assert second.returncode == 0, second.stderr
     assert shape_of(second.stdout) == shape_of(shown_output("Try it"))
+    identifier = ""
+    for command in blocks("Reserve")[0].splitlines():
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command.replace("rsv_…", identifier)],
+            cwd=clone, env=in_the_venv(clone, environment), capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        if "better-compute reserve" in command:
+            identifier = (re.findall(r"rsv_[a-z2-7]{52}", done.stdout) or [identifier])[0]
+
+
+def in_the_venv(clone: Path, environment: dict[str, str]) -> dict[str, str]:
+    """The environment after ``. .venv/bin/activate``."""
+    return {**environment, "PATH": f"{clone / '.venv/bin'}:{environment['PATH']}"}
+
+
+def test_the_page_is_short_enough_to_be_read() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 220

@@ -1,11 +1,17 @@
-"""``better-compute``: the person's command. One file per verb; ``connection`` finds and calls the
-API, ``show`` prints. Of the verbs only ``dev`` imports programs, and only when it runs.
+"""``better-compute``: the person's command, a file for each verb.
+
+``connection`` finds and calls the API, ``paging`` follows its lists, ``show`` and ``tables`` print;
+``parameters`` has what several verbs take, ``moments`` reads times, ``pool_options`` a pool's
+policy, ``completion`` serves shells, ``groups`` arranges verbs. Of the verbs only ``dev`` imports
+programs, and only when it runs.
 """
 
 import click
 
 from bcd import __version__
+from bcd.cli.better_compute.calendar import calendar
 from bcd.cli.better_compute.cancel import cancel
+from bcd.cli.better_compute.capacity import capacity
 from bcd.cli.better_compute.certificates import certificates
 from bcd.cli.better_compute.confirm import confirm
 from bcd.cli.better_compute.dev import dev
@@ -39,7 +45,8 @@ def main() -> None:
 
 main.add_under("Reservations", (reserve, get, list_, extend, renew, release, cancel, confirm))
 main.add_under(
-    "What there is and what happens", (pools, nodes, quota, offers, watch, events, webhook)
+    "What there is and what happens",
+    (pools, capacity, calendar, nodes, quota, offers, watch, events, webhook),
 )
 main.add_under("Administration", (token, maintenance, certificates, reassign))
 main.add_under("On your own machine", (dev,))

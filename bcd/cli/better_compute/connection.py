@@ -16,11 +16,12 @@ import grpc
 import msgspec
 from google.protobuf.message import Message
 
+from bcd import __version__
 from bcd.cli.program import load_settings
 from bcd.cli.running import home, running_systems
 from bcd.durable import read_plain
 from bcd.model.address import Dialled
-from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable
+from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable, Unsupported
 from bcd.model.printable import printable
 from bcd.signing.keyfile import load_bundle
 from bcd.wire.bounds import API_CHANNEL_OPTIONS
@@ -108,6 +109,11 @@ class Connection:
 
     def _explained(self, failure: RemoteError) -> BcdError:
         """The failure in words that say what to look at."""
+        if not failure.told and failure.reason is Reason.UNSUPPORTED:
+            return Unsupported(
+                f"{self.settings.api} does not know this call; it is older than this"
+                f" better-compute {__version__}: upgrade it first"
+            )
         if failure.told or failure.reason is not Reason.UNAVAILABLE:
             return failure
         api, ca_file = self.settings.api, self.settings.ca_file

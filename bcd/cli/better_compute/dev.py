@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
     help="Keep everything here, to go on with it later; else it goes when dev ends.",
 )
 @click.option(
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 @click.option(
     "--policy",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="FOLDER",
     help="A folder of Cedar files that decide, such as packaging/ of the sources.",
 )
 def dev(
@@ -62,7 +64,8 @@ def dev(
     """Run the whole system here, with simulated hosts.
 
     Ends at Ctrl-C. While it runs, better-compute finds it by itself and acts as an administrator
-    called developer; BETTER_COMPUTE_CONFIG=STATE/agent.toml lets it act as an agent of theirs.
+    called developer, of a tenant dev with every quota; agent.toml in the state folder, named by
+    BETTER_COMPUTE_CONFIG, lets it act as an agent of theirs.
     """
     from bcd.cli.program import JsonFormatter
 

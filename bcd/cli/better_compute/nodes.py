@@ -64,13 +64,16 @@ def _row(node: pb.Node) -> tuple[str, ...]:
 
 def _free(node: pb.Node) -> str:
     """``3/8 gpu``: of each class, what a new reservation could have now, and how much there is."""
-    every, free = Counter[str](), Counter[str]()
+    whole, free = Counter[str](), Counter[str]()
+    held = {device.id for device in node.devices if device.held or device.reservation_id}
+    shared = {name.rpartition("::")[0] for name in held}  # GPUs of which somebody has a slot
     for device in node.devices:
         name = getattr(device, "class")
-        every[name] += 1
-        idle = not (device.held or device.reservation_id) and device.health == "healthy"
-        free[name] += node.schedulable and device.bookable and idle
-    return ", ".join(f"{free[name]}/{every[name]} {name}" for name in sorted(every))
+        whole[name] += 1
+        taken = device.id in held | shared or device.id.rpartition("::")[0] in held
+        healthy = device.health == "healthy" and device.bookable
+        free[name] += node.schedulable and healthy and not taken
+    return ", ".join(f"{free[name]}/{whole[name]} {name}" for name in sorted(whole))
 
 
 def _state(node: pb.Node) -> str:

@@ -14,25 +14,41 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--turnaround", type=Duration(zero=True), help="A gap after every booking: 5m."),
-    click.option("--vcpu-per-gpu", type=int, help="CPUs that ride on each GPU."),
-    click.option("--memory-per-gpu", type=int, help="Memory that rides on each GPU, GiB."),
-    click.option("--vcpu-ratio", type=float, help="How often a CPU is sold: 1.5."),
-    click.option("--memory-ratio", type=float, help="How often memory is sold."),
-    click.option("--reserve-vcpu", type=int, help="CPUs that every host keeps for itself."),
-    click.option("--reserve-memory", type=int, help="Memory that every host keeps, GiB."),
+    click.option("--vcpu-per-gpu", type=int, metavar="N", help="CPUs that ride on each GPU."),
+    click.option(
+        "--memory-per-gpu", type=int, metavar="GIB", help="Memory that rides on each GPU."
+    ),
+    click.option("--vcpu-ratio", type=float, metavar="RATIO", help="How often a CPU is sold: 1.5."),
+    click.option(
+        "--memory-ratio", type=float, metavar="RATIO", help="How often memory is sold: 1."
+    ),
+    click.option(
+        "--reserve-vcpu", type=int, metavar="N", help="CPUs that every host keeps for itself."
+    ),
+    click.option(
+        "--reserve-memory", type=int, metavar="GIB", help="Memory that every host keeps for itself."
+    ),
     click.option(
         "--sharing",
         type=click.Choice([mode.value for mode in SharingMode]),
-        help="How GPUs are shared.",
+        help="How GPUs are cut into slots.",
     ),
-    click.option("--replicas", type=int, help="Slots of a shared GPU."),
-    click.option("--kubernetes/--no-kubernetes", default=None, help="May be bound to Kubernetes."),
-    click.option("--tenant-root/--no-tenant-root", default=None, help="Whole machines, by lease."),
-    click.option("--spot-grace", type=Duration(zero=True), help="How long spot holds stay: 2m."),
+    click.option("--replicas", type=int, metavar="N", help="Slots of a shared GPU."),
+    click.option("--kubernetes/--no-kubernetes", default=None, help="May be handed to kubelets."),
+    click.option(
+        "--tenant-root/--no-tenant-root",
+        default=None,
+        help="Whole machines, by lease; not built yet.",
+    ),
+    click.option(
+        "--spot-grace",
+        type=Duration(zero=True),
+        help="How long spot reservations may stay when others need the devices: 2m.",
+    ),
     click.option(
         "--placer",
         type=click.Choice([kind.value for kind in PlacerKind]),
-        help="When creates are placed.",
+        help="Place inside the create, or queue it and place in batches.",
     ),
 )
 

@@ -103,7 +103,10 @@ def _print(pool: pb.Pool) -> None:
 def create(
     name: str, owner: str, region: str, output: str, config: Path | None, **options: Any
 ) -> None:
-    """Create a pool."""
+    """Create a pool.
+
+    What is not given has its default, which pools show tells.
+    """
     policy = policy_of(options)
     with connected(config) as connection:
         request = pb.CreatePoolRequest(name=name, tenant_id=owner, region=region, policy=policy)

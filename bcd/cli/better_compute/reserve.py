@@ -1,6 +1,5 @@
 """``better-compute reserve``: creates a reservation and waits until its devices are there."""
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,15 +11,15 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.confirm import awaited
 from bcd.cli.better_compute.connection import Connection, client_options, connected
-from bcd.cli.better_compute.parameters import Duration, Moment, pool_id
-from bcd.cli.better_compute.show import print_json, print_reservation
+from bcd.cli.better_compute.parameters import Duration, pool_id
+from bcd.cli.better_compute.request_options import request_of, request_options
+from bcd.cli.better_compute.show import moment, print_json, print_reservation
 from bcd.model.errors import BadConfiguration, BcdError, Reason
-from bcd.model.reservation import Topology
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.compute.v1.reservations_pb2_grpc import ReservationsServiceStub
-from bcd.wire.document import MAX_DOCUMENT_BYTES, from_document, parse_json
 
 T = TypeVar("T")
 
@@ -30,37 +29,17 @@ _UNKNOWN_OUTCOME = (Reason.UNAVAILABLE, Reason.INTERNAL)
 _SERVER_WAIT_MS = 30_000
 _PENDING = 3
 _ENDED = ("denied", "released", "failed", "cancelled", "expired")
-_MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
 
 
 @click.command()
-@click.option("--pool", help="Pool to reserve in, by name or id; needless where there is one.")
-@click.option("--gpus", type=click.IntRange(1, 1024), help="How many GPUs, on one node.")
-@click.option("--mig", multiple=True, metavar="PROFILE[:N]", help="MIG instances: 1g.10gb:2.")
-@click.option("--slots", type=click.IntRange(1, 1024), help="How many slots of shared GPUs.")
 @click.option(
-    "--topology",
-    type=click.Choice([topology.value for topology in Topology]),
-    help="How the GPUs must be connected.",
+    "--pool",
+    metavar="POOL",
+    shell_complete=complete_pools,
+    help="Pool to reserve in, by name or id; needless where there is one.",
 )
-@click.option("--model", help="Only GPUs of this model; a word of its name will do: H100.")
-@click.option(
-    "--cpus", type=click.IntRange(0, 4096), help="Host CPUs  [default: your GPUs' share]."
-)
-@click.option(
-    "--memory", type=click.IntRange(0, 65536), help="Host memory, GiB  [default: your GPUs' share]."
-)
-@click.option("--kubernetes", is_flag=True, help="Give the devices to the host's kubelet.")
-@click.option("--for", "duration", type=Duration(), help="How long: 8h, 90m, 3d, 1d12h.")
-@click.option(
-    "--at",
-    "start",
-    type=Moment(ahead=True),
-    help='When: "2026-12-07 09:00 Europe/Berlin", or +2h from now; without it, now.',
-)
-@click.option("--gang", type=click.IntRange(1, 1024), help="So many distinct nodes, all or none.")
+@request_options
 @click.option("--lease", type=Duration(), help="End it unless renewed within this time: 10m.")
-@click.option("--spot", is_flag=True, help="Yield to whoever needs the devices more.")
 @click.option(
     "--wait",
     type=Duration(zero=True),
@@ -69,9 +48,8 @@ _MIG = re.compile(r"([A-Za-z0-9.+-]+)(?::([1-9][0-9]{0,3}))?\Z")
     help="How long to wait for the devices; 0 not at all.",
 )
 @click.option(
-    "-f", "--file", type=click.File("rb"), help="A request as JSON, - for standard input."
+    "--key", metavar="KEY", help="Idempotency key; the same key finds the same reservation."
 )
-@click.option("--key", help="Idempotency key; the same key finds the same reservation.")
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and book nothing.")
 @client_options
 def reserve(
@@ -133,71 +111,14 @@ def _insist(call: Callable[[], T], deadline: float) -> T:
 
 def _request(file: Any, options: dict[str, Any]) -> pb.CreateReservationRequest:
     """The file's request with the options laid over it."""
-    request = pb.CreateReservationRequest()
-    if file is not None:
-        document = parse_json(file.read(MAX_DOCUMENT_BYTES + 1), file.name)
-        request = from_document(document, pb.CreateReservationRequest)
-    _lay_devices(request, options)
-    _lay_host(request, options)
-    _lay_terms(request, options)
-    if options["duration"] is not None:
-        request.duration = f"{options['duration']}ms"
-    request.idempotency_key = options["key"] or request.idempotency_key or str(uuid.uuid4())
-    request.dry_run = request.dry_run or options["dry_run"]
-    if not request.devices:
-        raise click.UsageError(
-            "say what to reserve: --gpus, --slots, --mig, or devices in a file with -f"
-        )
-    if not request.duration:
-        raise click.UsageError("say for how long: --for, or duration in a file with -f")
-    return request
-
-
-def _lay_devices(request: pb.CreateReservationRequest, options: dict[str, Any]) -> None:
-    asked: list[tuple[str, int, str]] = []
-    if options["gpus"] is not None:
-        asked.append(("gpu", options["gpus"], ""))
-    if options["slots"] is not None:
-        asked.append(("gpu.slot", options["slots"], ""))
-    for text in options["mig"]:
-        match = _MIG.match(text)
-        if match is None:
-            raise click.UsageError(f"--mig {text!r} is not PROFILE or PROFILE:N, such as 1g.10gb:2")
-        asked.append(("gpu.mig", int(match[2] or 1), match[1]))
-    if asked and request.devices:
-        raise click.UsageError(
-            "the file names devices already; leave out --gpus, --slots and --mig"
-        )
-    for device_class, count, profile in asked:
-        request.devices.add(**{"class": device_class}, count=count, profile=profile)
-    for name in ("topology", "model"):
-        if options[name] and len(request.devices) != 1:
-            raise click.UsageError(f"--{name} needs exactly one kind of device")
-        if options[name]:
-            setattr(request.devices[0], name, options[name])
-
-
-def _lay_host(request: pb.CreateReservationRequest, options: dict[str, Any]) -> None:
-    if options["cpus"] is not None:
-        request.resources.vcpu = options["cpus"]
-    if options["memory"] is not None:
-        request.resources.memory_gib = options["memory"]
-    if options["kubernetes"]:
-        request.binding = "kubernetes"
-
-
-def _lay_terms(request: pb.CreateReservationRequest, options: dict[str, Any]) -> None:
-    """When, on how many nodes, and how firmly."""
-    if options["start"] is not None:
-        request.start = options["start"]
-    if options["gang"] is not None:
-        request.gang.size = options["gang"]
+    request = request_of(file, options)
     if options["lease"] is not None:
         if options["lease"] % 1000:
             raise click.UsageError("--lease is in whole seconds")
         request.lease_seconds = options["lease"] // 1000
-    if options["spot"]:
-        request.spot = True
+    request.idempotency_key = options["key"] or request.idempotency_key or str(uuid.uuid4())
+    request.dry_run = request.dry_run or options["dry_run"]
+    return request
 
 
 def _create(
@@ -255,9 +176,11 @@ def _exit_code(made: pb.Reservation, wait_ms: int, *, dry_run: bool) -> int:
     if made.state != "pending" and (dry_run or not wait_ms):
         return 0
     if not dry_run:
+        ahead = made.state == "placed" and made.during.start / 1000 > time.time()
+        begins = f", and begins at {moment(made.during.start)}" if ahead else ""
         click.echo(
-            f"still {made.state}; look again with: better-compute get {made.id}, or withdraw it"
-            f" with: better-compute cancel {made.id}",
+            f"still {made.state}{begins}; look again with: better-compute get {made.id}, or"
+            f" withdraw it with: better-compute cancel {made.id}",
             err=True,
         )
     return _PENDING

@@ -23,6 +23,11 @@ def print_json(messages: Sequence[Message] | Message) -> None:
         if isinstance(messages, Message)
         else [to_document(message, defaults=True) for message in messages]
     )
+    print_document(document)
+
+
+def print_document(document: object) -> None:
+    """A JSON document that is no message."""
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
@@ -39,18 +44,20 @@ def moment(epoch_ms: int) -> str:
     return local.strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def short_moment(epoch_ms: int, after_ms: int | None = None) -> str:
+def short_moment(epoch_ms: int, after_ms: int | None = None, *, seconds: bool = False) -> str:
     """A time in the local zone to the minute, for lists; no date where that is ``after_ms``'s.
 
     The year stands there where it is another than that one's, or than this year.
     """
     local = datetime.datetime.fromtimestamp(epoch_ms / 1000)
+    clock = "%H:%M:%S" if seconds else "%H:%M"
     before = datetime.datetime.now()
     if after_ms is not None:
         before = datetime.datetime.fromtimestamp(after_ms / 1000)
         if before.date() == local.date():
-            return f"{local:%H:%M}"
-    return f"{local:%b %d %H:%M}" if local.year == before.year else f"{local:%b %d %Y %H:%M}"
+            return local.strftime(clock)
+    day = "%b %d" if local.year == before.year else "%b %d %Y"
+    return local.strftime(f"{day} {clock}")
 
 
 def window(reservation: pb.Reservation) -> str:
@@ -96,14 +103,23 @@ def summary(request: pb.ReservationRequest) -> str:
 
 
 def host_booked(reservation: pb.Reservation) -> str:
-    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``: what is booked of each host, empty for nothing.
+    """What is booked of each host, in words.
 
     A request for less than the share that rides on the devices is raised to it.
     """
     asked, share = reservation.request.resources, reservation.host_share
-    cpus = max(asked.vcpu, share.vcpu)
-    memory = max(asked.memory_gib, share.memory_gib)
-    pages = max(asked.hugepages_1gi, share.hugepages_1gi)
+    return host_words(
+        pb.Resources(
+            vcpu=max(asked.vcpu, share.vcpu),
+            memory_gib=max(asked.memory_gib, share.memory_gib),
+            hugepages_1gi=max(asked.hugepages_1gi, share.hugepages_1gi),
+        )
+    )
+
+
+def host_words(amounts: pb.Resources) -> str:
+    """``15 CPUs, 255 GiB, 2 huge pages of 1 GiB``; empty for nothing."""
+    cpus, memory, pages = amounts.vcpu, amounts.memory_gib, amounts.hugepages_1gi
     words = [f"{cpus} CPU{'' if cpus == 1 else 's'}"] if cpus else []
     words += [f"{memory} GiB"] if memory else []
     words += [f"{pages} huge page{'' if pages == 1 else 's'} of 1 GiB"] if pages else []

@@ -1,7 +1,7 @@
 """Prints tables that fit: whole in a pipe; on a terminal as narrow as it is, still to be copied.
 
-What is too wide for a terminal gets shorter ids of reservations first, which every verb takes, and
-stands in blocks of lines then, so that nothing is broken in the middle but a last column of words.
+What is too wide for a terminal gets shorter ids of reservations first, which every verb takes, then
+of devices, and stands in blocks of lines then, so that no word is broken in the middle.
 """
 
 import re
@@ -17,8 +17,11 @@ from bcd.model.printable import printable
 
 _ENDLESS = 100_000
 _MAX_TEXT = 4096
-_WORDS = 12  # columns of a terminal in which a last column can be read
-_LONG_ID = re.compile(r"\b(rsv_[a-z2-7]{12})[a-z2-7]{40}\b")
+_WORDS = 10  # columns of a terminal in which a last column can be read
+_LONG_IDS = (
+    re.compile(r"\b(rsv_[a-z2-7]{12})[a-z2-7]{40}\b"),
+    re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"),
+)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -29,10 +32,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         _print(columns, cells, Console(width=_ENDLESS, highlight=False, markup=False, emoji=False))
         return
     room = terminal.width
-    if _width(columns, cells) > room:
-        cells = [[_LONG_ID.sub(r"\1", cell) for cell in row] for row in cells]
+    for long_id in _LONG_IDS:
+        if _width(columns, cells) > room:
+            cells = [[long_id.sub(r"\1", cell) for cell in row] for row in cells]
     rigid = _width(columns[:-1], [row[:-1] for row in cells])
-    if min(rigid + _WORDS, _width(columns, cells)) <= room:
+    longest = max((len(word) for row in cells for word in row[-1].split()), default=0)
+    if min(rigid + 2 + max(_WORDS, longest), _width(columns, cells)) <= room:
         _print(columns, cells, terminal)
         return
     for number, row in enumerate(cells):

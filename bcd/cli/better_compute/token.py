@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.connection import change_options, connected, tenant_option
 from bcd.cli.better_compute.paging import every
 from bcd.cli.better_compute.parameters import Duration, pool_id
@@ -20,10 +21,19 @@ def token() -> None:
 
 @token.command()
 @click.argument("subject")
-@click.option("--tenant", "tenants", multiple=True, help="A tenant to act for; repeatable.")
-@click.option("--group", "groups", multiple=True, help="A group, for policies; repeatable.")
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="TENANT", help="A tenant to act for; repeatable."
+)
+@click.option(
+    "--group", "groups", multiple=True, metavar="GROUP", help="A group, for policies; repeatable."
+)
 @click.option("--admin", is_flag=True, help="May administer the installation.")
-@click.option("--actor", default="", help="The agent that is to act for SUBJECT with this token.")
+@click.option(
+    "--actor",
+    default="",
+    metavar="AGENT",
+    help="The agent that is to act for SUBJECT with this token.",
+)
 @click.option(
     "--for",
     "lifetime",
@@ -68,9 +78,14 @@ def issue(
 
 
 @token.command()
-@click.option("--pool", help="The pool that the node joins, by name or id.")
+@click.option(
+    "--pool",
+    metavar="POOL",
+    shell_complete=complete_pools,
+    help="The pool that the node joins, by name or id.",
+)
 @tenant_option
-@click.option("--node", default="", help="An existing node that joins again.")
+@click.option("--node", default="", metavar="ID", help="The id of a node that joins again.")
 @click.option(
     "--role",
     type=click.Choice(["node", "node-tenant"]),

@@ -12,7 +12,7 @@ import msgspec
 from bcd.cli.better_compute.completion import complete_reservations
 from bcd.cli.better_compute.connection import Connection, client_options, connected
 from bcd.cli.better_compute.parameters import reservation_id
-from bcd.cli.better_compute.show import moment
+from bcd.cli.better_compute.show import moment, short_moment
 from bcd.cli.better_compute.tables import print_table
 from bcd.model.errors import BcdError, Reason
 from bcd.model.printable import printable
@@ -152,7 +152,8 @@ def events(
         document = [event_document(event) for event in found]
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
     else:
-        print_table(("TIME", "EVENT", "SUBJECT", "DETAILS"), (_row(event) for event in found))
+        rows = (_row(event, short_moment(event.time, seconds=True)) for event in found)
+        print_table(("TIME", "EVENT", "SUBJECT", "DETAILS"), rows)
     if more:
         click.echo(f"there may be more; go on with --from {request.cursor}", err=True)
 
@@ -181,16 +182,16 @@ def event_document(event: pb.Event) -> dict[str, Any]:
 def _line(event: pb.Event, cursor: str, output: str) -> str:
     if output == "json":
         return msgspec.json.encode(event_document(event) | {"cursor": cursor}).decode()
-    at, name, subject, details = _row(event)
+    at, name, subject, details = _row(event, moment(event.time))
     return printable(f"{at}  {name:<16}  {subject}  {details}".rstrip(), _MAX_LINE)
 
 
-def _row(event: pb.Event) -> tuple[str, str, str, str]:
+def _row(event: pb.Event, at: str) -> tuple[str, str, str, str]:
     """Time, kind, the subject's id, and what the data says beside its state and pool."""
     data = msgspec.json.decode(event.data)
     details = [f"{key} {_plain(key, value)}" for key, value in data.items() if key not in _KNOWN]
     return (
-        moment(event.time),
+        at,
         event.type.removeprefix("reservation."),
         event.subject.removeprefix("reservation/"),
         ", ".join(details),

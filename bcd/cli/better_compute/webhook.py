@@ -19,7 +19,7 @@ _PAGE = 200
 def webhook() -> None:
     """Send events to a receiver of yours.
 
-    By HTTPS, with Standard Webhooks signatures; recipes/webhook.py checks one.
+    By HTTPS, with Standard Webhooks signatures; recipes/webhook/receiver.py checks one.
     """
 
 

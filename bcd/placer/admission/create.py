@@ -169,6 +169,8 @@ class Admission:
             return self._refuse(hand, row, verdict.decision, verdict.actor, rehearse=rehearse)
         offer = offers.terms(tx, hand.held.pool, row.tenant_id)
         asked = charges(row.request, row.resources, row.host_share)
+        if not row.request.spot:
+            quotas.lock_for_room(tx, row.pool_id, row.tenant_id)
         refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)

@@ -1,5 +1,6 @@
 """A node's calendar as a message: when each of its devices is taken, and what of its host."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from bcd.model.reservation import Resources, Window
@@ -11,20 +12,22 @@ from bcd.store.bookings import Holder
 from bcd.store.calendar import Taken
 from bcd.store.database import Transaction
 from bcd.store.nodes import Node
+from bcd.store.reservations import Kind
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1 import reservations_pb2
 from bcd.wire.reservation import encode_resources
 
-# Of one node. More than a node has devices, so that asking on from where it ends gets further.
-MAX_BOOKINGS = 4096
+# Entries of one node. Many more than all its devices have at one moment, so that asking on from
+# where an answer ends gets further.
+MAX_TAKEN = 8192
 
 
 def encode_calendar(tx: Transaction, node: Node, during: Window, viewer: Viewer) -> pb.CalendarNode:
     """What is taken of a node in a window; whose it is, is told to those only who may know."""
-    taken = calendar.devices_on(tx, node.id, during, MAX_BOOKINGS + 1)
-    told_until_ms = None
-    if len(taken) > MAX_BOOKINGS:
-        told_until_ms = taken[-1].start_ms
+    own = atoms.on_node(tx, node.id)
+    taken = calendar.devices_on(tx, node.id, during, MAX_TAKEN + 1)
+    told_until_ms = _end_of_room(own, taken)
+    if told_until_ms is not None:
         taken = [one for one in taken if one.start_ms < told_until_ms]
         during = Window(during.start_ms, told_until_ms)
     gpus = calendar.gpus_on(tx, node.id)
@@ -33,7 +36,7 @@ def encode_calendar(tx: Transaction, node: Node, during: Window, viewer: Viewer)
         id=node.id,
         hostname=node.hostname,
         schedulable=node.schedulable,
-        devices=[_device(atom, gpus, taken, viewer) for atom in atoms.on_node(tx, node.id)],
+        devices=[_device(atom, gpus, taken, viewer) for atom in own],
         host=None
         if capacity is None
         else reservations_pb2.Resources(
@@ -44,6 +47,21 @@ def encode_calendar(tx: Transaction, node: Node, during: Window, viewer: Viewer)
         amounts=_amounts(tx, node, during),
         told_until=told_until_ms,
     )
+
+
+def _end_of_room(own: Sequence[Atom], taken: Sequence[Taken]) -> int | None:
+    """The start of the first booking that there is no room for; None when there is for all.
+
+    A booking is shown at its device, and at those of the GPU that are of another mode.
+    """
+    on_gpu = Counter(atom.gpu_id for atom in own)
+    alike = Counter((atom.gpu_id, atom.mode) for atom in own)
+    entries = 0
+    for one in taken:
+        entries += 1 + on_gpu[one.gpu_id] - alike[(one.gpu_id, one.mode)]
+        if entries > MAX_TAKEN:
+            return one.start_ms
+    return None
 
 
 def _device(
@@ -69,20 +87,22 @@ def _device(
 
 
 def _shown(one: Taken, viewer: Viewer) -> str:
-    holder = Holder(one.reservation_id, one.tenant_id)
+    """Maintenance windows have no tenant; they are the administrators'."""
+    tenant_id = "" if one.kind is Kind.MAINTENANCE else one.tenant_id
+    holder = Holder(one.reservation_id, tenant_id)
     return one.reservation_id if viewer.may_know(holder) else ""
 
 
 def _amounts(tx: Transaction, node: Node, during: Window) -> Sequence[pb.BookedAmounts]:
-    """What is booked of the host, added up, from each change to the next."""
+    """What is booked of the host, added up, from each change to the next within the window."""
     booked = AmountTimeline(
         (amounts_of(one.resources), one.start_ms, one.end_ms)
         for one in calendar.amounts_on(tx, node.id, during)
     )
     return [
         pb.BookedAmounts(
-            start=start_ms,
-            end=end_ms,
+            start=max(start_ms, during.start_ms),
+            end=min(end_ms, during.end_ms),
             resources=encode_resources(
                 Resources(vcpu=vcpu, memory_gib=memory_gib, hugepages_1gi=hugepages_1gi)
             ),

@@ -28,8 +28,8 @@ from bcd.wire.reservation import encode_resources
 MAX_WINDOW_MS = 92 * DAY_MS
 _DEFAULT_WINDOW_MS = 7 * DAY_MS
 _LATEST_MS = 1 << 43  # the year 2248
-# Of a page; a page ends behind the node that goes over it.
-_MAX_TAKEN = 16_384
+# Devices and times at which one is taken, of a page; it ends behind the node that goes over that.
+_MAX_ENTRIES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ def _calendar(
     during = _window(request, tx.now_ms())
     found, following = cut(_nodes(tx, request, cursor, limit + 1), limit, lambda node: node.id)
     shown: list[pb.CalendarNode] = []
-    taken = 0
+    entries = 0
     for node in found:
-        if taken > _MAX_TAKEN:
+        if entries > _MAX_ENTRIES:
             following = shown[-1].id
             break
         shown.append(encode_calendar(tx, node, during, viewer))
-        taken += sum(len(device.taken) for device in shown[-1].devices)
+        entries += sum(1 + len(device.taken) for device in shown[-1].devices)
     return pb.GetCalendarResponse(
         window=WindowMessage(start=during.start_ms, end=during.end_ms),
         nodes=shown,

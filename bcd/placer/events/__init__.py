@@ -4,6 +4,6 @@ One datum: a transition writes an event in its own transaction (``store/events``
 gives it its place; ``feed`` reads in that order what somebody may see; a watcher gets it from
 there (``placer/api/events``); ``deliverer`` makes it a delivery of each webhook that wants it and
 tries until the receiver takes it: ``message`` says what is sent, ``target`` where it
-may go, ``post`` sends, ``backoff`` says when next. May import ``admission``, ``store``, ``wire``
-and ``model``.
+may go, ``post`` sends, ``backoff`` says when next. ``outgoing`` puts them together. May import
+``admission``, ``store``, ``wire`` and ``model``.
 """

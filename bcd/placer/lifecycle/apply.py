@@ -237,7 +237,8 @@ def renew(hand: Hand, row: StoredReservation) -> StoredReservation:
     lease_ms = lease_from(row, hand.held.now_ms)
     if lease_ms is None:
         raise InvalidState(
-            f"{row.id} has no lease; create it with leaseSeconds to have one", state=row.state
+            f"{row.id} has no lease; only what was reserved with one (leaseSeconds) can be renewed",
+            state=row.state,
         )
     move_of(row.state, Trigger.RENEWED)
     refuse_over(row, hand.held.now_ms)

@@ -43,7 +43,7 @@ def judge_node(tx: Transaction, node_id: NodeId) -> Judged:
     """Judge up to 64 of a node's reports."""
     batch = reports.unjudged(tx, node_id, JUDGED_AT_ONCE)
     now_ms = tx.now_ms()
-    concerned: dict[ReservationId, None] = {}
+    concerned: set[ReservationId] = set()
     rejected: list[Rejected] = []
 
     def reject(stored: StoredReport, reason: Rejection, reservation_id: str = "") -> None:
@@ -69,8 +69,9 @@ def judge_node(tx: Transaction, node_id: NodeId) -> Judged:
         else:
             reject(stored, outcome, allocation.reservation_id)
         if _tell(tx, stored, allocation, outcome):
-            concerned[allocation.reservation_id] = None
-    claims = [work.take(tx, reservation_id, now_ms) for reservation_id in concerned]
+            concerned.add(allocation.reservation_id)
+    # Sorted: two nodes may report about the same gangs, and each is judged by another placer.
+    claims = [work.take(tx, reservation_id, now_ms) for reservation_id in sorted(concerned)]
     return Judged(count=len(batch), claims=claims, rejected=rejected)
 
 

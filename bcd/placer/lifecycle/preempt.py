@@ -24,7 +24,7 @@ from bcd.placer.placement.search import Where, count_fitting
 from bcd.placer.placement.shadow import kept_from
 from bcd.placer.placement.timeline import FOREVER
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import occupancy, reservations
+from bcd.store import occupancy, quotas, reservations
 from bcd.store.reservations import StoredReservation
 
 _CONSIDERED = 256
@@ -62,6 +62,7 @@ def make_room(
         return refused
     held = hand.held
     before = (held.seq, held.token)
+    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id)
     asked = replace(row, request=msgspec.structs.replace(row.request, start=plan.begin_ms))
     try:
         with hand.tx.savepoint():

@@ -109,7 +109,10 @@ def move_of(state: State, trigger: Trigger) -> Move:
     """The move that a trigger makes from a state; raises InvalidState where there is none."""
     move = MOVES.get((state, trigger))
     if move is None:
-        raise InvalidState(f"a reservation that is {state} cannot be {trigger}", state=state)
+        instead = "; release it instead" if trigger is Trigger.CANCELLED and state in _LIVE else ""
+        raise InvalidState(
+            f"a reservation that is {state} cannot be {trigger}{instead}", state=state
+        )
     return move
 
 

@@ -4,6 +4,6 @@
 node, ``timeline`` says what is booked when, ``node`` and ``view`` hold nodes and pools of them with
 ``planes`` as the index over many nodes, ``search`` finds the best nodes for a ``demand``, ``gang``
 those that stand together, ``earliest`` when it would fit, ``unschedulable`` why it does not.
-``views`` keeps the views fresh, ``shadow`` keeps a place for the oldest that waits, ``booking``
-plans and books, ``writing`` has its rows; only these do IO.
+``views`` keeps the views fresh, ``booking`` plans on them and ``writing`` books; ``shadow`` keeps
+free what the oldest waiting request needs. Only these four do IO.
 """

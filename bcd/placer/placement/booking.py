@@ -1,7 +1,7 @@
 """Plans on a pool's view and books guarded rows, all under the pool's lock.
 
 The view says what is free; the database has the last word. Devices and host resources of all
-members are booked in one savepoint: all or nothing.
+members are booked together: all or nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -280,8 +280,7 @@ class Placements:
             known.relabel(tx, held)
             return None
         try:
-            with tx.savepoint():
-                return write(tx, held, plan)
+            return write(tx, held, plan)
         except LostRace:
             self._views.forget(held.pool.id)
             return None

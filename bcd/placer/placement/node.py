@@ -96,7 +96,11 @@ class NodeView:
         """Whether its host has these amounts left at every instant of the window."""
         if not resources:
             return True
-        return self.facts.capacity is not None and not self.lacks(resources, start_ms, end_ms)
+        capacity = self.facts.capacity
+        if capacity is None:
+            return False
+        asked, whole = amounts_of(resources), amounts_of(capacity)
+        return self.amounts.leaves(asked, whole, start_ms, end_ms)
 
     def lacks(self, resources: Resources, start_ms: int, end_ms: int) -> Mapping[str, int]:
         """What the host has left of each resource that it has too little of, by its API name.

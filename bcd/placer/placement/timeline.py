@@ -140,7 +140,16 @@ class AmountTimeline:
 
     def with_interval(self, amounts: Amounts, start_ms: int, end_ms: int) -> "AmountTimeline":
         """This timeline with one more interval."""
-        return AmountTimeline((*self.spans(), (amounts, start_ms, end_ms)))
+        more = AmountTimeline()
+        more.times, more.sums = self.times.copy(), self.sums.copy()
+        for moment in (start_ms, end_ms):
+            place = bisect_left(more.times, moment)
+            if place == len(more.times) or more.times[place] != moment:
+                more.times.insert(place, moment)
+                more.sums.insert(place, more.sums[place - 1] if place else _NOTHING)
+        for place in range(bisect_left(more.times, start_ms), bisect_left(more.times, end_ms)):
+            more.sums[place] = _plus(more.sums[place], amounts)
+        return more
 
     def spans(self) -> Iterator[tuple[Amounts, int, int]]:
         """(amounts, start, end) from each change to the next, but where nothing is taken."""
@@ -149,9 +158,28 @@ class AmountTimeline:
 
     def peak(self, start_ms: int, end_ms: int) -> Amounts:
         """The most that is taken of each at one moment of the window."""
-        first = max(bisect_right(self.times, start_ms) - 1, 0)
-        held = self.sums[first : bisect_left(self.times, end_ms)]
+        held = self._during(start_ms, end_ms)
         return _most(held) if held else _NOTHING
+
+    def leaves(self, asked: Amounts, whole: Amounts, start_ms: int, end_ms: int) -> bool:
+        """Whether at every moment of the window this much is left of the whole.
+
+        Of what is not asked for there may be too little.
+        """
+        vcpu, memory, pages = (
+            all_of - wanted if wanted else FOREVER
+            for wanted, all_of in zip(asked, whole, strict=True)
+        )
+        if vcpu < 0 or memory < 0 or pages < 0:
+            return False
+        for taken in self._during(start_ms, end_ms):
+            if taken[0] > vcpu or taken[1] > memory or taken[2] > pages:
+                return False
+        return True
+
+    def _during(self, start_ms: int, end_ms: int) -> Sequence[Amounts]:
+        first = max(bisect_right(self.times, start_ms) - 1, 0)
+        return self.sums[first : bisect_left(self.times, end_ms)]
 
     def ends(self, after_ms: int) -> Iterator[int]:
         """The moments after ``after_ms`` at which some amount becomes free, ascending."""

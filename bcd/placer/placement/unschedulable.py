@@ -202,7 +202,7 @@ def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
     for ask in asks:
         most = max((shape.matching(ask).bit_count() for shape in shapes), default=0)
         if not most:
-            return f"; no node has such devices{_instead(shapes, ask)}"
+            return f"; no node has {_instead(shapes, ask)}"
         if most < ask.count:
             return f"; no node has {ask.count} such devices, the largest has {most}"
     return ""
@@ -215,6 +215,6 @@ def _instead(shapes: Iterable[Shape], ask: DeviceAsk) -> str:
     ]
     kinds = sorted({" ".join((slot.model, slot.profile)).strip() for slot in own})
     if not kinds:
-        return f", and none of class {ask.device_class}"
+        return f"devices of class {ask.device_class}: use another pool"
     more = f" and {len(kinds) - _MAX_KINDS} more" if len(kinds) > _MAX_KINDS else ""
-    return f"; there are: {', '.join(kinds[:_MAX_KINDS])}{more}"
+    return f"such devices; there are: {', '.join(kinds[:_MAX_KINDS])}{more}"

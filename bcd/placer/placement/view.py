@@ -13,11 +13,16 @@ class PoolView:
     """Every node of a pool; ``put`` and ``drop`` keep the kinds in step."""
 
     def __init__(self, nodes: Iterable[NodeView] = ()) -> None:
-        self._nodes: dict[NodeId, NodeView] = {}
+        self._nodes = {node.facts.id: node for node in nodes}
         self._kinds: dict[tuple[Shape, frozenset[str]], Kind] = {}
-        self._placed = 0
-        for node in nodes:
-            self.put(node)
+        self._placed = sum(_says_where(node) for node in self._nodes.values())
+        by_kind: defaultdict[tuple[Shape, frozenset[str]], list[NodeView]] = defaultdict(list)
+        for node in self._nodes.values():
+            if node.facts.schedulable:
+                by_kind[(node.facts.shape, node.facts.labels)].append(node)
+        for key, alike in by_kind.items():
+            self._kinds[key] = Kind(*key)
+            self._kinds[key].fill(alike)
 
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]:

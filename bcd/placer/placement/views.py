@@ -161,14 +161,14 @@ def _load(tx: Transaction, pool_id: PoolId, now_ms: int) -> KnownPool:
     amounts = hosts.live_in_pool(tx, pool_id, now_ms)
     capacities = hosts.capacity_in_pool(tx, pool_id)
     labelled = labels.in_pool(tx, pool_id)
-    known = KnownPool(PoolView(), {})
+    every: dict[NodeId, tuple[Atom, ...]] = {}
+    found: list[NodeView] = []
     for node in nodes.in_pool(tx, pool_id):
-        own = tuple(by_node.get(node.id, ()))
-        known.atoms[node.id] = own
+        own = every[node.id] = tuple(by_node.get(node.id, ()))
         facts = _facts(node, own, capacities.get(node.id))
         facts = _labelled(facts, labelled.get(node.id, NodeLabels()))
-        known.put(_node_view(facts, live.get(node.id, ()), amounts.get(node.id, ())))
-    return known
+        found.append(_node_view(facts, live.get(node.id, ()), amounts.get(node.id, ())))
+    return KnownPool(PoolView(found), every)
 
 
 def _caught_up(tx: Transaction, known: KnownPool, held: PoolLock) -> bool:

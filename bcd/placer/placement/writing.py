@@ -1,6 +1,7 @@
 """Writes a plan's rows: allocations, their devices and their host resources. All or nothing.
 
-Called in a savepoint under the pool's lock.
+Called under the pool's lock. What was written before the database refused something is deleted
+again, which is rare; a savepoint around each plan would cost every one of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from bcd.store.pools import PoolLock
 
 
 class LostRace(Exception):
-    """Undoes a savepoint: the database knows better than the view."""
+    """The database knows better than the view; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +40,27 @@ class Plan:
 def write(tx: Transaction, held: PoolLock, plan: Plan) -> tuple[Allocation, ...]:
     """Write every member's rows; raises LostRace where the database refuses one."""
     made = _allocations(tx, plan)
-    for allocation in made:
-        allocations.add(tx, allocation)
-    parts = list(zip(made, plan.members, strict=True))
-    if not bookings.book(
-        tx, *(_booking(allocation, chosen, plan) for allocation, (_, chosen) in parts)
-    ):
-        raise LostRace
-    if plan.demand.resources:
+    if not _booked(tx, plan, made):
         for allocation in made:
-            if not hosts.book(tx, _host_booking(allocation, plan)):
-                raise LostRace
+            hosts.drop(tx, allocation.id, allocation.reservation_id)
+            bookings.drop(tx, allocation.id, allocation.reservation_id)
+            allocations.drop(tx, allocation.id)
+        raise LostRace
     pools.note_changes(tx, held, [node_id for node_id, _ in plan.members])
     return made
+
+
+def _booked(tx: Transaction, plan: Plan, made: Sequence[Allocation]) -> bool:
+    """Write the rows of new allocations; False where the database refuses one."""
+    for allocation in made:
+        allocations.add(tx, allocation)
+    parts = zip(made, plan.members, strict=True)
+    devices = [_booking(allocation, chosen, plan) for allocation, (_, chosen) in parts]
+    if not bookings.book(tx, *devices):
+        return False
+    if not plan.demand.resources:
+        return True
+    return all(hosts.book(tx, _host_booking(allocation, plan)) for allocation in made)
 
 
 def still_able(tx: Transaction, plan: Plan) -> bool:

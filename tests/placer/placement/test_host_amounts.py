@@ -26,6 +26,7 @@ from tests.placer.records import assert_hosts_hold, assert_no_overlap, rows
 from tests.placer.world import FakeNode, World, dgx
 
 FOUR = Resources(vcpu=4, memory_gib=16)
+WRITTEN = ("allocations", "bookings", "host_bookings", "pool_changes")
 
 
 async def add_host(world: World, name: str, vcpu: int = 8, gpus: int = 4) -> FakeNode:
@@ -199,3 +200,15 @@ def random_wish(chance: random.Random) -> Wish:
         "duration_ms": chance.randrange(1, 4 * HOUR_MS),
     }
     return Wish(**choices)
+
+
+async def test_what_the_database_refuses_half_way_leaves_no_row(world: World) -> None:
+    """Of a gang's second host it knows that it can give nothing, which the view does not."""
+    first, second = [await add_host(world, name) for name in "ab"]
+    await world.end((await placed(world, resources=FOUR))[0], Trigger.CANCELLED)
+    before = [await rows(world.database, f"SELECT * FROM {table}") for table in WRITTEN]
+    statement = "UPDATE host_capacity SET vcpu = 0 WHERE node_id = :id"
+    await world.database.write(lambda tx: tx.run(statement, id=max(first.id, second.id)))
+    outcome = await refused(world, gang=2, resources=FOUR)
+    assert outcome.rejected == {"resources": 1}
+    assert [await rows(world.database, f"SELECT * FROM {table}") for table in WRITTEN] == before

@@ -121,3 +121,22 @@ def test_timelines_are_the_same_outside_the_stretch_in_which_they_differ(
 
 def outside(times: list[int], start: int, end: int) -> list[int]:
     return [time for time in times if not start <= time < end]
+
+
+@given(AMOUNTS, ranged(st.tuples(*[st.integers(0, 3)] * 3)), STARTS, LENGTHS)
+def test_what_is_left_in_a_window_is_left_at_each_of_its_instants(
+    intervals: AmountIntervals, more: tuple[Amounts, int, int], start: int, length: int
+) -> None:
+    asked, whole = (1, 0, 2), (4, 3, 6)
+    every = [*intervals, more]
+    grown = AmountTimeline(intervals).with_interval(*more)
+    for timeline, known in ((AmountTimeline(every), every), (grown, every)):
+        left = all(
+            taken + wanted <= all_of
+            for at in range(start, start + length)
+            for taken, wanted, all_of in zip(sums_at(known, at), asked, whole, strict=True)
+            if wanted
+        )
+        assert timeline.leaves(asked, whole, start, start + length) == left
+        assert grown.times == AmountTimeline(every).times
+        assert grown.sums == AmountTimeline(every).sums

@@ -85,7 +85,10 @@ def test_what_no_node_has_is_said_with_what_there_is_instead() -> None:
     for asked, words in (
         (ask(1, model="H200"), "no node has such devices; there are: "),
         (ask(1, device_class=DeviceClass.MIG, profile="7g.80gb"), "no node has such devices; "),
-        (ask(1, device_class=DeviceClass.SLOT), "such devices, and none of class gpu.slot"),
+        (
+            ask(1, device_class=DeviceClass.SLOT),
+            "; no node has devices of class gpu.slot: use another",
+        ),
     ):
         assert words in why(mixed, asked).sentence
     models = {device.model for node in mixed for device in node.devices}

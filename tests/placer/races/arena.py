@@ -6,6 +6,7 @@ collides are calls of several transactions.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -22,6 +23,8 @@ from bcd.store import events
 from bcd.store.database import Database
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from tests.clock import DatabaseClock
+from tests.placer.records import Beside
+from tests.placer.waiting import until
 from tests.placer.world import ALICE, TENANT, FakeNode, World
 
 MINUTE_MS = 60_000
@@ -52,6 +55,8 @@ class Arena:
     clock: DatabaseClock
     url: str
     chance: random.Random
+    turnaround_ms: int = 0
+    deadlocks_are_expected: bool = False
     attempts: int = 0
     answers: Counter[str] = field(default_factory=Counter)
     complaints: Complaints = field(default_factory=Complaints)
@@ -107,6 +112,28 @@ class Arena:
             return await act(world)
 
         return later()
+
+    def impatient(self, act: Act) -> Act:
+        """Somebody who goes away before the answer, or just not; answers None if so."""
+        patience_s = self.chance.choice((0.0, 0.001, 0.003, 0.01, 0.03))
+
+        async def gives_up(world: World) -> Any:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    return await act(world)
+            return None
+
+        return gives_up
+
+    async def quiet(self) -> None:
+        """Wait until nobody does anything any more for callers who went away."""
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*rest, return_exceptions=True)
+        if self.database.engine == "postgresql":
+            beside = Beside(self.url)
+            await until(lambda: beside.open_transactions() == 0)
+        for world in self.worlds:  # one behind the other, on SQLite
+            await world.database.write(lambda _tx: None)
 
     async def settle(self) -> None:
         """Let all that is due be worked off, by whichever placer."""
@@ -201,12 +228,13 @@ def cancel(reservation_id: str) -> Act:
     return act
 
 
-def extend(reservation_id: str, by_ms: int = HOUR_MS) -> Act:
-    """An extend; answers the message."""
+def extend(reservation_id: str, by_ms: int = HOUR_MS, *, until_ms: int | None = None) -> Act:
+    """An extend, by an hour if nothing else is given; answers the message."""
+    longer: dict[str, Any] = {"by": f"{by_ms}ms"} if until_ms is None else {"until": until_ms}
 
     async def act(world: World) -> pb.ExtendReservationResponse:
         request = pb.ExtendReservationRequest(
-            tenant_id=TENANT, reservation_id=reservation_id, by=f"{by_ms}ms", idempotency_key="x"
+            tenant_id=TENANT, reservation_id=reservation_id, idempotency_key="x", **longer
         )
         return await world.calls.extend(ALICE, request)
 

@@ -1,5 +1,7 @@
 """Races for devices, gangs, host amounts and quota: creates, and who takes room from them."""
 
+from typing import Any
+
 from bcd.model.errors import Reason
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import OperationState, Reservation, State
@@ -105,7 +107,7 @@ async def spot_of_two_tenants(arena: Arena) -> None:
     """Each tenant displaces the other's spot reservations, in two pools at once."""
     (other,) = await arena.world.rows("SELECT id FROM pools WHERE name = 'other'")
     guest = as_tenant(GUEST)
-    theirs = {"caller": guest, "tenantId": GUEST}
+    theirs: dict[str, Any] = {"caller": guest, "tenantId": GUEST}
     soon = arena.clock.read() + HOUR_MS
     for _ in range(8):
         await arena.made(poolId=other["id"], spot=True, start=soon)
@@ -150,7 +152,7 @@ def offer(limit: int | None) -> Act:
 async def offer_withdrawn(arena: Arena) -> None:
     """Nobody books under an offer that is gone, and all together no more than it grants."""
     await offer(4)(arena.world)
-    guest = {"caller": as_tenant(GUEST), "tenantId": GUEST}
+    guest: dict[str, Any] = {"caller": as_tenant(GUEST), "tenantId": GUEST}
     answers = await arena.collide(
         *(arena.create(1, **guest) for _ in range(6)),
         offer(None),
@@ -223,7 +225,9 @@ async def cordon_and_drain(arena: Arena) -> None:
         await NodeCalls(world.database).cordon_node(ROOT, request)
 
     async def drain(world: World) -> None:
-        await NodeCalls(world.database).drain_node(ROOT, admin_pb2.DrainNodeRequest(node_id=node.id))
+        await NodeCalls(world.database).drain_node(
+            ROOT, admin_pb2.DrainNodeRequest(node_id=node.id)
+        )
 
     await arena.collide(
         *(arena.create(2) for _ in range(3)), arena.create(1, gang={"size": 2}), cordon, drain, work
@@ -253,9 +257,7 @@ async def node_removed(arena: Arena) -> None:
         refusals=[Reason.INVALID_STATE, Reason.NOT_FOUND],
     )  # fmt: skip
     await arena.clear()
-    answers = await arena.collide(
-        remove, work, refusals=[Reason.NOT_FOUND, Reason.INVALID_STATE]
-    )
+    answers = await arena.collide(remove, work, refusals=[Reason.NOT_FOUND, Reason.INVALID_STATE])
     assert len(answers) == 2
     gone = "SELECT count(*) AS n FROM nodes WHERE id = :id AND removed_ms IS NULL"
     assert await count(arena.database, gone, id=node.id) == 0

@@ -1,4 +1,4 @@
-"""Races in the life of one reservation: extend, bind, release, preemption, leases, confirmations."""
+"""Races in one life: extend, bind, release, preemption, leases, confirmations."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,6 +8,7 @@ from bcd.model.report import Failed
 from bcd.model.reservation import Reservation, State
 from bcd.placer.admission.policy import Allowed, Confirmation, Decision, Denied
 from bcd.placer.api.confirmations import ConfirmationCalls
+from bcd.store.work import LEASE_MS
 from bcd.wire.compute.v1 import confirmations_pb2, reservations_pb2
 from tests.placer.races.arena import (
     HOUR_MS,
@@ -56,8 +57,9 @@ async def extend_against_create(arena: Arena) -> None:
 async def extends_of_one(arena: Arena) -> None:
     """Never longer than what was granted; who comes in between hears of the other."""
     first = await arena.made()
-    answers = await arena.collide(
+    *answers, _ = await arena.collide(
         *(extend(first.id, HOUR_MS * (1 + number)) for number in range(4)),
+        arena.later(arena.chance.choice((0, MINUTE_MS + 1))),
         refusals=[Reason.CONFLICT],
     )
     granted = 0
@@ -135,6 +137,30 @@ async def end_of_a_window(arena: Arena) -> None:
         assert found.state is State.RELEASED
 
 
+async def turnaround(arena: Arena) -> None:
+    """Devices rest behind their use, whoever is released and extended meanwhile."""
+    used = [await arena.active(2, gang={"size": 2}) for _ in range(2)]
+    await arena.later(MINUTE_MS)(arena.world)
+    *created, _, _, _ = await arena.collide(
+        *(arena.create(4) for _ in range(3)),
+        *(release(one.id) for one in used), work,
+    )  # fmt: skip
+    assert {one.state for one in created} == {State.PENDING}
+    await arena.settle()
+    await arena.collide(
+        arena.later(arena.turnaround_ms), work, work, extend(used[0].id),
+        *(release(one.id) for one in created), arena.create(4, gang={"size": 2}),
+        refusals=[Reason.INVALID_STATE],
+    )  # fmt: skip
+
+
+async def with_turnaround(arena: Arena) -> None:
+    """Two nodes whose devices rest for five minutes."""
+    await two_nodes(arena)
+    arena.turnaround_ms = 5 * MINUTE_MS
+    await arena.world.set_policy(turnaroundMs=arena.turnaround_ms)
+
+
 async def two_workers(arena: Arena) -> None:
     """Everything is due at once for two placers: each reservation starts once."""
     made = [await arena.made() for _ in range(5)]
@@ -196,6 +222,25 @@ async def handover(arena: Arena) -> None:
     assert (await arena.view(mine[0].id)).owner == BOB.owner
 
 
+async def callers_who_leave(arena: Arena) -> None:
+    """Whoever went away finds what became of it by the same key, and leaves nothing behind."""
+    firsts = [await arena.made(2, gang={"size": 2}) for _ in range(2)]
+    keys = [arena.key() for _ in range(3)]
+    leaving = [
+        *(arena.create(2, key=key) for key in keys),
+        *(extend(one.id) for one in firsts), release(firsts[1].id), work, judge, publish,
+    ]  # fmt: skip
+    await arena.collide(
+        *map(arena.impatient, leaving), refusals=[Reason.CONFLICT, Reason.INVALID_STATE]
+    )
+    await arena.quiet()
+    await arena.later(LEASE_MS + 1)(arena.world)  # claims of whoever left come back
+    made = await arena.collide(*(arena.create(2, key=key) for key in keys))
+    assert len({one.id for one in made}) == 3
+    extended = await arena.collide(extend(firsts[0].id))
+    assert extended[0].extended or extended[0].available_until
+
+
 class AsksThePerson:
     """A policy that holds back what agents create, until their person has approved."""
 
@@ -235,7 +280,12 @@ async def confirmation(arena: Arena) -> None:
 
         return act
 
-    others = [[], [decide("reject")], [arena.later(HOUR_MS // 2)], [release(asked["reservation_id"])]]
+    others = [
+        [],
+        [decide("reject")],
+        [arena.later(HOUR_MS // 2)],
+        [release(asked["reservation_id"])],
+    ]
     answers = await arena.collide(
         *arena.chance.choice(others), decide("approve"), decide("approve"), work,
         *(arena.create(2, key=key, caller=AGENT) for _ in range(3)),
@@ -266,9 +316,11 @@ RACES = (
     Race(failed_binds),
     Race(ends_of_one),
     Race(end_of_a_window),
+    Race(turnaround, with_turnaround),
     Race(two_workers),
     Race(preemption),
     Race(lease),
     Race(handover),
+    Race(callers_who_leave),
     Race(confirmation, with_persons),
 )

@@ -280,8 +280,8 @@ class CalendarNode(_message.Message):
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalendarDevice]: ...
     @_builtins.property
     def host(self) -> _reservations_pb2.Resources:
-        """What its host can give beside devices, and what is booked of that when, in order of time;
-        times at which nothing is booked are left out.
+        """What its host can give beside devices, and what is booked of that when, in order of time and
+        within the window; times at which nothing is booked are left out.
         """
 
     @_builtins.property
