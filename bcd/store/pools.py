@@ -96,10 +96,11 @@ def every(tx: Transaction) -> Sequence[Pool]:
 def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Pool]:
     """A tenant's own pools and those offered to it, by name; every pool for an empty tenant.
 
-    At most ``limit`` pools behind the one with the id ``after``. Raises InvalidInput when there
-    is no such pool: an empty page would look like the last one.
+    At most ``limit`` pools behind the one with the id ``after``. Raises InvalidInput when the
+    tenant sees no such pool: an empty page would look like the last one, and what comes behind
+    somebody else's pool would tell its name.
     """
-    last = tx.one("SELECT name FROM pools WHERE id = :after", after=after) if after else None
+    last = _seen_name(tx, tenant_id, after) if after else None
     if after and last is None:
         raise InvalidInput("cursor", "names no pool; list without one")
     rows = tx.all(
@@ -107,11 +108,20 @@ def page(tx: Transaction, tenant_id: str, after: str, limit: int) -> Sequence[Po
         f" AND (:tenant_id = '' OR {VISIBLE}) AND (p.name, p.id) > (:name, :after)"
         " ORDER BY p.name, p.id LIMIT :limit",
         tenant_id=tenant_id,
-        name="" if last is None else last["name"],
+        name=last or "",
         after=after,
         limit=limit,
     )
     return [stored(row) for row in rows]
+
+
+def _seen_name(tx: Transaction, tenant_id: str, pool_id: str) -> str | None:
+    row = tx.one(
+        f"SELECT name FROM pools p WHERE id = :id AND (:tenant_id = '' OR {VISIBLE})",
+        id=pool_id,
+        tenant_id=tenant_id,
+    )
+    return None if row is None else str(row["name"])
 
 
 def set_policy(tx: Transaction, pool_id: PoolId, policy: PoolPolicy) -> None:

@@ -155,7 +155,10 @@ class CedarPolicy:
         names = result.diagnostics.id_annotations_by_reason
         return Denied(
             rules=tuple(names.get(reason, reason) for reason in result.diagnostics.reasons),
-            caps=self._failed_caps(caller, action, resource, confirmation),
+            # Whoever may not read could not ask for less; and lists ask about every row.
+            caps=()
+            if action is Action.READ
+            else self._failed_caps(caller, action, resource, confirmation),
             confirmable=any(_allows(other) for other in confirmed),
         )
 

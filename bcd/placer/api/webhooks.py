@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 
 from bcd.model.caller import Caller
-from bcd.model.errors import Conflict, InvalidInput, NotFound
+from bcd.model.errors import AccessDenied, Conflict, InvalidInput, NotFound
 from bcd.model.ids import is_type_id
 from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge
@@ -39,7 +39,16 @@ class WebhookCalls:
     async def create(
         self, caller: Caller, request: pb.CreateWebhookRequest
     ) -> pb.CreateWebhookResponse:
-        """Add one, at an address that may be dialled; its secret is shown this once."""
+        """Add one, at an address that may be dialled; its secret is shown this once.
+
+        Not for an agent: a webhook delivers for ever, and the person's delegation ends.
+        """
+        if caller.actor:
+            raise AccessDenied(
+                f"{caller.actor} is an agent, and a webhook would outlive its session; let the"
+                " person add it, or watch the events",
+                actor=caller.actor,
+            )
         require_tenant(caller, request.tenant_id)
         tenant_id = check_text("tenantId", request.tenant_id, empty=caller.admin)
         types = known_types(request.types)

@@ -18,13 +18,14 @@ from bcd.placer.lifecycle.decide import is_preempting, kept_or_new
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.lifecycle.victims import Room, choose_victims, without
 from bcd.placer.placement.booking import Placed, Placements
-from bcd.placer.placement.demand import demand_of
+from bcd.placer.placement.demand import Demand, demand_of
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting
 from bcd.placer.placement.shadow import kept_from
 from bcd.placer.placement.timeline import FOREVER
 from bcd.placer.placement.unschedulable import Unschedulable
-from bcd.store import occupancy, quotas, reservations
+from bcd.store import allocations, occupancy, quotas, reservations
+from bcd.store.allocations import Allocation
 from bcd.store.reservations import StoredReservation
 
 _CONSIDERED = 256
@@ -77,6 +78,37 @@ def make_room(
         return refused
 
 
+def make_room_for_repair(
+    hand: Hand,
+    placements: Placements,
+    row: StoredReservation,
+    lost: Sequence[Allocation],
+    refused: Unschedulable,
+) -> Placed | Unschedulable:
+    """Repair a placed reservation where spot reservations yield, or refuse it still.
+
+    Its window stays as it is: only those yield who can be gone by then.
+    """
+    assert row.during is not None
+    plan = None if row.request.spot else _repair_plan(hand, placements, row, row.during, lost)
+    if plan is None:
+        return refused
+    held = hand.held
+    before = (held.seq, held.token)
+    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id)
+    try:
+        with hand.tx.savepoint():
+            for victim in plan.victims:
+                _displace(hand, victim, plan.cut_ms)
+            outcome = placements.repair(hand.tx, held, row, lost)
+            if not isinstance(outcome, Placed):
+                raise _InVain
+            return replace(outcome, displaced=tuple(victim.id for victim in plan.victims))
+    except _InVain:
+        held.seq, held.token = before
+        return refused
+
+
 def starts_with_room(
     hand: Hand, placements: Placements, row: StoredReservation, refused: Unschedulable
 ) -> Sequence[int]:
@@ -88,7 +120,7 @@ def starts_with_room(
         return ()
     found = {
         _first_without(hand, placements, row, candidates, begin_ms)
-        for begin_ms, candidates in _chances(hand, row).in_turn
+        for begin_ms, candidates in _chances(hand, row, row.request.start or 0).in_turn
         if candidates
     }
     nearest = refused.earliest_ms
@@ -140,9 +172,9 @@ class _Chances:
     in_turn: tuple[tuple[int, list[StoredReservation]], ...]
 
 
-def _chances(hand: Hand, row: StoredReservation) -> _Chances:
+def _chances(hand: Hand, row: StoredReservation, start_ms: int) -> _Chances:
     held, policy = hand.held, hand.held.pool.policy
-    wanted_ms = max(held.now_ms, row.request.start or 0)
+    wanted_ms = max(held.now_ms, start_ms)
     cut_ms = max(held.now_ms + policy.spot.grace_ms, wanted_ms - policy.turnaround_ms)
     behind_ms = max(wanted_ms, cut_ms + policy.turnaround_ms)
     spot = [
@@ -161,13 +193,38 @@ def _plan(
     refused: Unschedulable,
     avoid: frozenset[NodeId],
 ) -> _Plan | None:
-    chances = _chances(hand, row)
+    chances = _chances(hand, row, row.request.start or 0)
+    demand = demand_of(row.request, row.resources, hand.held.pool.policy.sharing.mode)
     for begin_ms, candidates in chances.in_turn:
         if refused.earliest_ms is not None and refused.earliest_ms <= begin_ms:
             return None
         duration_ms = row.request.duration_ms + hand.held.pool.policy.turnaround_ms
         window = Window(begin_ms, begin_ms + duration_ms)
-        chosen = _chosen(hand, placements, row, candidates, window, avoid)
+        chosen = _chosen(hand, placements, demand, candidates, window, avoid)
+        if chosen:
+            victims = tuple(one for one in candidates if one.id in chosen)
+            return _Plan(victims, chances.cut_ms, begin_ms)
+    return None
+
+
+def _repair_plan(
+    hand: Hand,
+    placements: Placements,
+    row: StoredReservation,
+    during: Window,
+    lost: Sequence[Allocation],
+) -> _Plan | None:
+    """Who yields so that the lost members fit beside the others in the reservation's window."""
+    policy = hand.held.pool.policy
+    demand = demand_of(row.request, row.resources, policy.sharing.mode).of(len(lost))
+    window = Window(during.start_ms, during.end_ms + policy.turnaround_ms)
+    gone = {allocation.id for allocation in lost}
+    kept = frozenset(a.node_id for a in allocations.live(hand.tx, row.id) if a.id not in gone)
+    chances = _chances(hand, row, during.start_ms)
+    for begin_ms, candidates in chances.in_turn:
+        if begin_ms > during.start_ms:
+            return None
+        chosen = _chosen(hand, placements, demand, candidates, window, kept, never=kept)
         if chosen:
             victims = tuple(one for one in candidates if one.id in chosen)
             return _Plan(victims, chances.cut_ms, begin_ms)
@@ -177,10 +234,11 @@ def _plan(
 def _chosen(
     hand: Hand,
     placements: Placements,
-    row: StoredReservation,
+    demand: Demand,
     candidates: list[StoredReservation],
     window: Window,
     avoid: frozenset[NodeId],
+    never: frozenset[NodeId] = frozenset(),
 ) -> frozenset[ReservationId] | None:
     if not candidates:
         return None
@@ -192,8 +250,7 @@ def _chosen(
         if node_id in view.nodes and node_id not in avoid
     ]
     where = Where(start_ms=window.start_ms, end_ms=window.end_ms, now_ms=hand.held.now_ms)
-    demand = demand_of(row.request, row.resources, hand.held.pool.policy.sharing.mode)
-    others = replace(where, exclude=frozenset(occupied))
+    others = replace(where, exclude=never.union(occupied))
     elsewhere = count_fitting(view, demand, others, demand.gang_size)
     ages = {one.id: one.seq for one in candidates}
     return choose_victims(rooms, ages, demand, where, elsewhere)

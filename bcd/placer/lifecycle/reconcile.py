@@ -26,10 +26,12 @@ from bcd.placer.lifecycle.decide import (
     still_damaged,
 )
 from bcd.placer.lifecycle.facts import facts_of
+from bcd.placer.lifecycle.preempt import make_room_for_repair
 from bcd.placer.lifecycle.seek import seek
-from bcd.placer.lifecycle.transitions import Trigger
+from bcd.placer.lifecycle.transitions import REPAIR_AHEAD_MS, Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement.booking import Placed, Placements
+from bcd.placer.placement.unschedulable import Unschedulable
 from bcd.store import allocations, pools, reports, reservations, work
 from bcd.store.allocations import Allocation, AllocationState, Evidence
 from bcd.store.database import Transaction
@@ -123,9 +125,16 @@ class Reconciler:
     def _repair(
         self, hand: Hand, row: StoredReservation, decision: Repair
     ) -> tuple[StoredReservation, bool]:
-        """Place the lost members anew; a condition says so where that comes to nothing."""
+        """Place the lost members anew; a condition says so where that comes to nothing.
+
+        Spot reservations yield only at the last: until then what is lost may come back.
+        """
+        assert row.during is not None
         lost = [a for a in allocations.live(hand.tx, row.id) if a.id in decision.lost]
         outcome = self.placements.repair(hand.tx, hand.held, row, lost)
+        last = row.during.start_ms - hand.held.now_ms <= REPAIR_AHEAD_MS
+        if last and isinstance(outcome, Unschedulable):
+            outcome = make_room_for_repair(hand, self.placements, row, lost, outcome)
         if isinstance(outcome, Placed):
             return apply.repair(hand, row, outcome), True
         damaged = still_damaged(row.conditions, decision.problem, hand.held.now_ms)

@@ -90,6 +90,16 @@ def test_a_forbidding_rule_is_named_by_its_id(tmp_path: Path) -> None:
     assert "no-notebooks" in refused.sentence
 
 
+def test_who_may_not_read_is_told_of_no_caps(tmp_path: Path) -> None:
+    """They could not ask for less; and the answer costs ten decisions, in a list for every row."""
+    text = "permit (principal, action, resource);" + CAPS
+    capped = policy(tmp_path, text)
+    asked = resource(labels={"kind": "notebook"})
+    told = ("no-notebooks",)
+    assert capped.decide(RESEARCHER, Action.CREATE, asked) == Denied(told, caps=("labels",))
+    assert capped.decide(RESEARCHER, Action.READ, asked) == Denied(told)
+
+
 def test_callers_outside_the_group_and_other_actions_are_refused(tmp_path: Path) -> None:
     assert decided(tmp_path, resource(), ALICE) == Denied()
     capped = policy(tmp_path, CAPS)

@@ -289,3 +289,16 @@ async def test_a_page_asked_for_wrongly_is_refused_by_its_field(
     request = pb.ListPoolsRequest(tenant_id=TENANT, **changes)
     refused = await alice.refused(alice.pools.ListPools, request)
     assert is_refusal(refused, Reason.INVALID_INPUT, field=field)
+
+
+async def test_another_tenants_pool_is_no_cursor_and_tells_nothing_of_its_name(
+    site: Site, alice: Client, stranger: Client
+) -> None:
+    known = await alice.call(alice.pools.ListPools, pb.ListPoolsRequest(tenant_id=TENANT))
+    words = []
+    for cursor in (known.pools[0].id, "pool_none"):
+        request = pb.ListPoolsRequest(tenant_id="other", cursor=cursor)
+        refused = await stranger.refused(stranger.pools.ListPools, request)
+        assert is_refusal(refused, Reason.INVALID_INPUT, field="cursor")
+        words.append(refused.message)
+    assert words[0] == words[1]

@@ -65,6 +65,16 @@ async def test_a_secret_is_shown_once_and_never_again(
     assert repr(found) == f"Webhook({only.id})"
 
 
+async def test_an_agent_adds_no_webhook_that_would_outlive_its_session(
+    site: Site, alice: Client, receiver: Receiver
+) -> None:
+    agent = site.client("alice", actor="bot")
+    request = pb.CreateWebhookRequest(tenant_id=TENANT, url=receiver.url)
+    refused = await agent.refused(agent.webhooks.CreateWebhook, request)
+    assert (refused.reason, refused.details) == (Reason.ACCESS_DENIED, {"actor": "bot"})
+    assert await listed(alice) == []
+
+
 async def test_members_look_after_their_tenants_webhooks_and_strangers_find_none(
     site: Site, alice: Client, stranger: Client, admin: Client, receiver: Receiver
 ) -> None:
