@@ -95,7 +95,7 @@ def make_room_for_repair(
         return refused
     held = hand.held
     before = (held.seq, held.token)
-    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id)
+    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id, held.now_ms)
     try:
         with hand.tx.savepoint():
             for victim in plan.victims:
