@@ -291,13 +291,14 @@ def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, 
     The request is compared before the state, so that a refused key tells of its misuse too.
     """
     pool, resolved = _visible_pool(tx, draft)
-    added = reservations.add_draft(tx, resolved)
-    if added is not None:
-        _refuse_for_pool(pool, draft)
-        check_start(draft.request, added.created_ms)
-        return pool, added, None
-    row = reservations.get(tx, draft.id)
-    assert row is not None
+    row: StoredReservation | None = None
+    while row is None:  # an old draft may be swept between the two
+        added = reservations.add_draft(tx, resolved)
+        if added is not None:
+            _refuse_for_pool(pool, draft)
+            check_start(draft.request, added.created_ms)
+            return pool, added, None
+        row = reservations.get(tx, draft.id)
     if row.request_hash != draft.request_hash:
         raise Conflict(
             "the idempotency key was used for another request; use a new key",

@@ -2,19 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from bcd.model.errors import QuotaExceeded
 from bcd.model.reservation import State
+from bcd.placer.admission.create import draft_of, open_draft
 from bcd.placer.admission.policy import Allowed
+from bcd.placer.admission.request import parse_create
+from bcd.store.database import Row, Transaction
+from bcd.store.reservations import StoredReservation
 from tests.clock import DatabaseClock
 from tests.conftest import Rounds
 from tests.placer.admission.test_races import run_races
 from tests.placer.records import Beside, assert_no_overlap, assert_quota_adds_up, count
 from tests.placer.waiting import until
-from tests.placer.world import World, dgx
+from tests.placer.world import ALICE, TENANT, World, dgx
 
 
 @pytest.fixture
@@ -89,3 +94,37 @@ async def test_two_placers_that_decide_differently_agree_on_the_first_outcome(
         )
         assert answers[0].id == answers[1].id
         assert answers[0].version == answers[1].version
+
+
+class SweptMeanwhile:
+    """A transaction that finds a draft's key taken; before it looks at the draft, it is swept."""
+
+    def __init__(self, tx: Transaction, beside: Beside) -> None:
+        self._tx = tx
+        self._beside = beside
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tx, name)
+
+    def one(self, sql: str, **values: object) -> Row | None:
+        found = self._tx.one(sql, **values)
+        if sql.startswith("INSERT INTO reservations") and found is None:
+            self._beside.execute("DELETE FROM reservations WHERE state = 'draft'")
+        return found
+
+
+async def test_a_draft_swept_while_its_key_is_used_again_is_written_again(
+    world: World, database_url: str
+) -> None:
+    await world.grant("gpu", 0)
+    with pytest.raises(QuotaExceeded):
+        await world.create(1)
+    asked = parse_create(world.document()).request
+    draft = draft_of(ALICE, TENANT, asked, "k")
+
+    def open_again(tx: Transaction) -> StoredReservation:
+        swept: Any = SweptMeanwhile(tx, Beside(database_url))
+        return open_draft(swept, draft)[1]
+
+    written = await world.database.write(open_again)
+    assert (written.id, written.state, written.version) == (draft.id, State.DRAFT, 1)
