@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bcd.model.ids import AllocationId
 from bcd.model.reservation import Condition, ConditionType, State, Window
-from bcd.placer.lifecycle.transitions import MAX_ATTEMPTS
+from bcd.placer.lifecycle.transitions import MAX_ATTEMPTS, RECHECK_MS, REPAIR_AHEAD_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class AllocationFacts:
     """One live allocation: what its reports came to, and how its node and devices do.
 
     ``failure`` is the reason of a failed bind, ``unable`` why its node or devices could not serve
-    it at its start; both are empty for none.
+    it at its start; both are empty for none. ``passing`` says that this may mend by itself.
     """
 
     id: AllocationId
@@ -28,6 +28,7 @@ class AllocationFacts:
     reachable: bool
     unhealthy: tuple[str, ...]
     unable: str = ""
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ def decide(facts: Facts, now_ms: int) -> Decision:
         return Preempt() if facts.preempting else End()
     match facts.state:
         case State.PLACED:
-            return Start() if now_ms >= facts.during.start_ms else _ahead(facts)
+            return Start() if now_ms >= facts.during.start_ms else _ahead(facts, now_ms)
         case State.BINDING:
             return _binding(facts, now_ms)
         case State.ACTIVE:
@@ -131,11 +132,23 @@ def decide(facts: Facts, now_ms: int) -> Decision:
     return Nothing()
 
 
-def _ahead(facts: Facts) -> Decision:
-    """Before the start: what could not serve then is placed anew, and nothing else moves."""
+def _ahead(facts: Facts, now_ms: int) -> Decision:
+    """Before the start: what could not serve then is placed anew, and nothing else moves.
+
+    What may mend by itself gets a quarter of an hour: a host that is told of without devices for
+    a moment moves nobody. In the last quarter before the start there is no time for that.
+    """
     lost = [allocation for allocation in facts.allocations if allocation.unable]
     if lost:
-        return Repair(tuple(a.id for a in lost), "; ".join(a.unable for a in lost))
+        problem = "; ".join(allocation.unable for allocation in lost)
+        hurry = facts.during.start_ms - now_ms <= REPAIR_AHEAD_MS
+        if not hurry and all(allocation.passing for allocation in lost):
+            noticed = _noticed(facts.conditions, problem, now_ms)
+            if now_ms - noticed.last_transition_time < RECHECK_MS:
+                others = tuple(c for c in facts.conditions if c.type != noticed.type)
+                conditions = (*others, noticed)
+                return Nothing() if conditions == facts.conditions else SetConditions(conditions)
+        return Repair(tuple(a.id for a in lost), problem)
     mended = tuple(c for c in facts.conditions if c.type != ConditionType.DEGRADED)
     return Nothing() if mended == facts.conditions else SetConditions(mended)
 
@@ -191,6 +204,15 @@ def active_conditions(facts: Facts, now_ms: int) -> tuple[Condition, ...]:
 def is_preempting(conditions: Sequence[Condition]) -> bool:
     """Whether one of them says so."""
     return any(condition.type == ConditionType.PREEMPTING for condition in conditions)
+
+
+def _noticed(before: Sequence[Condition], problem: str, now_ms: int) -> Condition:
+    """The condition of a placed reservation whose devices could not serve now, or what it has."""
+    for condition in before:
+        if condition.type == ConditionType.DEGRADED:
+            return condition
+    message = f"{problem}; unless that mends, it moves to other devices before its start"
+    return kept_or_new(before, ConditionType.DEGRADED, "CannotServeNow", message, now_ms)
 
 
 def still_damaged(before: Sequence[Condition], problem: str, now_ms: int) -> Condition:

@@ -62,6 +62,7 @@ def _member(tx: Transaction, state: State, member: Allocation, failure: str) -> 
 
 
 def _ahead(tx: Transaction, row: StoredReservation, member: Allocation) -> AllocationFacts:
+    lasting, passing = _unable(tx, row, member)
     return AllocationFacts(
         id=member.id,
         node_id=member.node_id,
@@ -70,18 +71,30 @@ def _ahead(tx: Transaction, row: StoredReservation, member: Allocation) -> Alloc
         failure="",
         reachable=True,
         unhealthy=(),
-        unable=_unable(tx, row, member),
+        unable=lasting or passing,
+        passing=not lasting,
     )
 
 
-def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> str:
-    """Why a member could not be served if it started now, empty for nothing."""
+def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> tuple[str, str]:
+    """Why a member could not be served if it started now: for good, and for the time being."""
     try:
         node = nodes.current(tx, member.node_id)
     except NotFound:
-        return f"{member.node_id} is gone"
-    if problem := _standing(node):
-        return f"{node.id} {problem}"
+        return f"{member.node_id} is gone", ""
+    # A cordon keeps new bookings off a node and none that it has; draining moves those too.
+    if node.draining:
+        return f"{node.id} is draining", ""
+    if not node.trusted:
+        return f"{node.id} is not trusted", ""
+    return "", _away(tx, row, member, node)
+
+
+def _away(tx: Transaction, row: StoredReservation, member: Allocation, node: Node) -> str:
+    if not node.reachable:
+        return f"{node.id} does not answer"
+    if not node.ready:
+        return f"{node.id} is not ready"
     present = nodes.system_labels(tx, [node.id])[node.id]
     missing = sorted(demand_of(row.request, row.resources).labels - present)
     if missing:
@@ -90,17 +103,6 @@ def _unable(tx: Transaction, row: StoredReservation, member: Allocation) -> str:
     if len(devices) < len(member.devices):
         return f"{node.id} has no longer every device"
     return ", ".join(_ailing(atom) for atom in devices if not atom.bookable)
-
-
-def _standing(node: Node) -> str:
-    """A cordon keeps new bookings off a node and none that it has; draining moves those too."""
-    if node.draining:
-        return "is draining"
-    if not node.reachable:
-        return "does not answer"
-    if not node.trusted:
-        return "is not trusted"
-    return "" if node.ready else "is not ready"
 
 
 def _devices(tx: Transaction, member: Allocation) -> Sequence[Atom]:

@@ -8,7 +8,7 @@ from bcd.model.device import Health, HealthState
 from bcd.model.errors import InvalidInput
 from bcd.model.pool import PoolPolicy
 from bcd.model.reservation import State
-from bcd.placer.lifecycle.transitions import REPAIR_AHEAD_MS, REPAIR_RETRY_MS, Trigger
+from bcd.placer.lifecycle.transitions import RECHECK_MS, REPAIR_AHEAD_MS, REPAIR_RETRY_MS, Trigger
 from bcd.store import nodes, work
 from bcd.store.database import Transaction
 from tests.clock import DatabaseClock
@@ -162,6 +162,11 @@ async def test_a_device_that_fails_before_the_start_is_replaced_for_the_same_win
     (before,) = await world.live(made.id)
     await lose_a_device(world, first, before.devices[0].id)
     await world.work()
+    assert [a.id for a in await world.live(made.id)] == [before.id]
+    (condition,) = (await world.view(made.id)).conditions
+    assert (condition.type, condition.reason) == ("Degraded", "CannotServeNow")
+    clock.advance(RECHECK_MS)
+    await world.work()
     (after,) = await world.live(made.id)
     assert (after.node_id, after.id != before.id) == (second.id, True)
     view = await world.view(made.id)
@@ -173,6 +178,36 @@ async def test_a_device_that_fails_before_the_start_is_replaced_for_the_same_win
     await world.work()
     await world.bind(first, second)
     assert (await world.view(made.id)).state is State.ACTIVE
+
+
+@pytest.mark.parametrize("blip", ["no devices", "a sick device", "no heartbeat"])
+async def test_what_passes_by_itself_moves_nothing(
+    world: World, clock: DatabaseClock, blip: str
+) -> None:
+    """A restart of what counts the GPUs shows none for a moment."""
+    clock.advance(0)
+    node = await world.add_node(dgx("a", 1))
+    made = await world.create(1, start=clock.read() + DAY_MS)
+    await world.add_node(dgx("b", 1))
+    before = await world.live(made.id)
+    for _ in range(3):
+        match blip:
+            case "no devices":
+                await world.send_inventory(node, ())
+            case "a sick device":
+                await lose_a_device(world, node, "GPU-a-0")
+            case _:
+                clock.advance(10 * MINUTE_MS)
+                await world.judge_reachability(node)
+        await world.work()
+        assert [c.reason for c in (await world.view(made.id)).conditions] == ["CannotServeNow"]
+        clock.advance(RECHECK_MS - 1)
+        await world.connect(node)
+        await world.send_inventory(node, dgx("a", 1))
+        await world.work()
+        assert (await world.view(made.id)).conditions == ()
+    assert await world.live(made.id) == before
+    assert await world.event_names(made.id) == ["placed"]
 
 
 async def test_a_cordon_moves_nothing_that_is_booked(world: World, clock: DatabaseClock) -> None:
@@ -223,12 +258,14 @@ async def test_only_the_lost_member_of_a_gang_moves(world: World, clock: Databas
     lost = next(node for node in world.nodes if node.id in before)
     await lose_a_device(world, lost, lost.devices[0].id)
     await world.work()
+    clock.advance(RECHECK_MS)
+    await world.work()
     after = {a.node_id: a.id for a in await world.live(made.id)}
     (kept,) = before.keys() - {lost.id}
     assert after[kept] == before[kept]
     assert len(after) == 2
     assert lost.id not in after
-    clock.advance(HOUR_MS)
+    clock.advance(HOUR_MS - RECHECK_MS)
     await world.work()
     await world.bind(*world.nodes)
     view = await world.view(made.id)
@@ -249,9 +286,12 @@ async def test_what_cannot_be_repaired_stays_degraded_and_is_tried_until_its_sta
     (condition,) = view.conditions
     assert (view.state, condition.type) == (State.PLACED, "Degraded")
     assert "Xid 79" in condition.message
-    clock.set(start - REPAIR_AHEAD_MS)
-    await world.work()
-    assert (await world.view(made.id)).version == view.version
+    for late_ms in (0, REPAIR_RETRY_MS):
+        clock.set(start - REPAIR_AHEAD_MS + late_ms)
+        await world.work()
+        (condition,) = (await world.view(made.id)).conditions
+        assert condition.reason == "RepairFoundNothing"
+        assert (await world.view(made.id)).version == view.version + 1
     assert await due_ms(world, made.id) == clock.read() + REPAIR_RETRY_MS
     other = await world.add_node(dgx("b", 1))
     clock.advance(REPAIR_RETRY_MS)

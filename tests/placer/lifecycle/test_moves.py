@@ -12,7 +12,8 @@ from bcd.model.reservation import State
 from bcd.placer.admission.policy import Allowed, Decision, Denied
 from bcd.placer.lifecycle.reassign import Handover, reassign
 from bcd.placer.lifecycle.transitions import MOVES, Trigger
-from bcd.store import reservations
+from bcd.store import nodes, reservations, work
+from bcd.store.database import Transaction
 from tests.clock import DatabaseClock
 from tests.placer.world import ALICE, TENANT, World, dgx
 
@@ -149,9 +150,14 @@ async def yields(world: World, clock: DatabaseClock, _made: ReservationId) -> No
     await world.work()
 
 
-async def repaired(world: World, _clock: DatabaseClock, _made: ReservationId) -> None:
+async def repaired(world: World, _clock: DatabaseClock, made: ReservationId) -> None:
     await world.add_node(dgx("b", 1))
-    await world.send_inventory(world.nodes[0], ())
+
+    def drain(tx: Transaction) -> None:
+        nodes.drain(tx, world.nodes[0].id)
+        work.poke(tx, made, tx.now_ms())
+
+    await world.database.write(drain)
     await world.work()
 
 
