@@ -259,15 +259,18 @@ class System:
             admin.quotas.SetQuota(quota, metadata=admin.metadata, timeout=30)
         return pool.id
 
-    def add_node(self, name: str, pool_id: str, profile: str = "dgx-h100") -> Path:
-        """Enrol and start a daemon on simulated hardware; returns its scratch root."""
+    def add_node(self, name: str, pool_id: str, profile: str = "dgx-h100", more: str = "") -> Path:
+        """Enrol and start a daemon on simulated hardware; returns its scratch root.
+
+        ``more`` are tables of its settings beside those that say where it is.
+        """
         root = self.folder / name
         root.mkdir()
         config = self.folder / f"{name}.toml"
         config.write_text(
             f'[gateway]\naddress = "localhost:{self.node_port}"\n'
             f'enroll_address = "localhost:{self.enrol_port}"\nspread_seconds = 0.2\n'
-            f'max_backoff_seconds = 1.0\n[paths]\nroot = "{root}"\n'
+            f'max_backoff_seconds = 1.0\n[paths]\nroot = "{root}"\n{more}'
         )
         admin = self.client(admin=True)
         with admin.channel:
