@@ -212,10 +212,12 @@ def lies(device: Device, place: dict[str, object]) -> bool:
 def broken(devices: Sequence[Device], whole: set[int], taken: int) -> int:
     """Pairs of those sets that are left in part; a GPU taken in one mode is so in the others."""
     gone = taken | mask(
-        i
-        for i, device in enumerate(devices)
-        for at in bits(taken)
-        if device.gpu == devices[at].gpu and device.device_class != devices[at].device_class
+        {
+            i
+            for i, device in enumerate(devices)
+            for at in bits(taken)
+            if device.gpu == devices[at].gpu and device.device_class != devices[at].device_class
+        }
     )
     left = [part for part in whole if part & gone and part & ~gone]
     return sum(math.comb(part.bit_count(), 2) for part in left)
