@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
+from typing import cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -52,7 +54,7 @@ class Placer:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
-        self._shown: tuple[Credentials, grpc.ServerCertificateConfiguration] | None = None
+        self._shown: Credentials | None = None
         self.port = 0
 
     def _own(self, name: str, subject: tuple[Role, str], names: tuple[str, ...]) -> OwnCredentials:
@@ -104,7 +106,11 @@ class Placer:
         )
         register(server, parts)
         self._register_standard(server)
-        tls = grpc.dynamic_ssl_server_credentials(self._current_tls(), self._current_tls)
+        first = self._changed_tls()
+        assert first is not None
+        # The stubs do not know that None means "unchanged".
+        fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], self._changed_tls)
+        tls = grpc.dynamic_ssl_server_credentials(first, fetch)
         listen = self._settings.api.listen
         try:
             self.port = server.add_secure_port(listen, tls)
@@ -118,13 +124,18 @@ class Placer:
         self._server = server
         logger.info("placer ready", extra={"listen": listen, "port": self.port})
 
-    def _current_tls(self) -> grpc.ServerCertificateConfiguration:
-        """Asked by gRPC at each handshake, in a thread of its own; must not block."""
+    def _changed_tls(self) -> grpc.ServerCertificateConfiguration | None:
+        """Asked by gRPC at each handshake, in a thread of its own; must not block.
+
+        None unless it changed: gRPC makes everything anew for an answer, while other handshakes
+        may still be using what it then frees, and the process ends.
+        """
         current = self._api_tls.current
         assert current is not None
-        if self._shown is None or self._shown[0] is not current:
-            self._shown = (current, tls_configuration(current))
-        return self._shown[1]
+        if self._shown is current:
+            return None
+        self._shown = current
+        return tls_configuration(current)
 
     def reload(self, settings: PlacerSettings) -> None:
         """Take over what may change while running: the policies. Raises BadConfiguration."""

@@ -1,17 +1,14 @@
 """``bcd-placer`` that ends itself by SIGKILL at a chosen statement of the transactions named to it.
 
-``python -m tests.journeys.killable_placer FUSE ARGUMENT…`` imports the program once and forks a
-placer with these arguments for each line ``start`` on standard input; it answers with the process
-id, and ``wait`` with the exit status of the last one. FUSE is a file of JSON that the placer reads
-at each transaction: ``works`` are names of functions that transactions run, ``left`` how many
-statements and commits of theirs still happen, null for all.
+``python -m tests.journeys.killable_placer FUSE ARGUMENT…`` is that placer. FUSE is a file of JSON
+that it reads at each transaction: ``works`` are names of functions that transactions run, ``left``
+how many statements and commits of theirs still happen, null for all.
 """
 
 import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -100,31 +97,8 @@ def _be_a_placer(fuse: _Fuse, arguments: Sequence[str]) -> None:
     for engine in (SqliteDatabase, PostgresqlDatabase):
         engine.write = _with_fuse(engine.write, fuse)  # type: ignore[method-assign]
     sys.argv = ["bcd-placer", *arguments]
-    os.close(0)
-    os.open(os.devnull, os.O_RDONLY)
-    os.dup2(2, 1)
-    try:
-        placer.main()
-    except SystemExit:
-        raise
-    except BaseException:
-        traceback.print_exc()
-        os._exit(70)
-
-
-def main(fuse: str, *arguments: str) -> None:
-    """Fork a placer for each ``start``."""
-    child = 0
-    for line in sys.stdin:
-        if line.strip() == "start":
-            child = os.fork()
-            if not child:
-                _be_a_placer(_Fuse(Path(fuse)), arguments)
-                os._exit(0)
-            print(child, flush=True)
-        else:
-            print(os.waitpid(child, 0)[1], flush=True)
+    placer.main()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    _be_a_placer(_Fuse(Path(sys.argv[1])), sys.argv[2:])

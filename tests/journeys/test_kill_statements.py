@@ -7,6 +7,7 @@ without the kill, and what was acknowledged before is there.
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -36,18 +37,10 @@ class Victim:
 
     system: System
     fuse: Path
-    launcher: subprocess.Popen[str]
+    command: Sequence[str]
     pool_id: str = ""
     node: FakeNode | None = None
     acknowledged: dict[str, str] = field(default_factory=dict)
-
-    def say(self, word: str) -> int:
-        """Give the launcher a word; returns its answer."""
-        assert self.launcher.stdin is not None
-        assert self.launcher.stdout is not None
-        self.launcher.stdin.write(word + "\n")
-        self.launcher.stdin.flush()
-        return int(self.launcher.stdout.readline())
 
     def arm(self, works: Sequence[str] = (), left: int | None = None) -> None:
         """Let so many statements of these functions happen."""
@@ -55,16 +48,24 @@ class Victim:
         fresh.write_text(json.dumps({"works": list(works), "left": left}))
         fresh.rename(self.fuse)
 
+    def launch(self) -> None:
+        """Start a placer."""
+        with (self.system.folder / "placer.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd=Path(__file__).parents[2],
+            )  # fmt: skip
+
     def start(self) -> None:
         """Start a placer and wait for its API."""
-        self.pid = self.say("start")
+        self.launch()
         wait_until("the API listens", lambda: listens(self.system.api_port))
         self.client: Client = self.system.client()
         grpc.channel_ready_future(self.client.channel).result(timeout=20)
 
     def bury(self) -> None:
         """Wait for the end of a placer that kills itself; what it had claimed comes back."""
-        assert self.say("wait") == 9
+        assert self.process.wait(timeout=60) == -signal.SIGKILL
         self.client.channel.close()
         beside = Beside(self.system.url)
         if not self.system.url.startswith("sqlite:"):
@@ -73,7 +74,7 @@ class Victim:
 
     def kill(self) -> None:
         """End it now."""
-        subprocess.run(["kill", "-KILL", str(self.pid)], check=True)
+        self.process.kill()
         self.bury()
 
     def state(self, reservation_id: str) -> str:
@@ -135,13 +136,8 @@ def victim(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> Itera
     fuse.write_text(json.dumps(_QUIET))
     with_gateway = ("--with-gateway",) if engine == "sqlite" else ()
     arguments = ("run", "--config", str(system.placer_file), *with_gateway)
-    with (tmp_path / "placer.log").open("wb") as log:
-        launcher = subprocess.Popen(
-            [sys.executable, "-m", "tests.journeys.killable_placer", str(fuse), *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            cwd=Path(__file__).parents[2],
-        )  # fmt: skip
-    made = Victim(system, fuse, launcher)
+    program = [sys.executable, "-m", "tests.journeys.killable_placer"]
+    made = Victim(system, fuse, [*program, str(fuse), *arguments])
     made.start()
     made.pool_id = system.add_pool()
     made.kill()
@@ -150,9 +146,6 @@ def victim(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> Itera
     yield made
     made.arm()
     made.kill()
-    assert launcher.stdin is not None
-    launcher.stdin.close()
-    launcher.wait(timeout=30)
 
 
 @dataclass(frozen=True)
@@ -242,7 +235,7 @@ def once(victim: Victim, operation: Operation, key: str, left: int | None) -> tu
     killed = False
     try:
         if operation.act is _only_start:
-            victim.pid = victim.say("start")
+            victim.launch()
             victim.client = victim.system.client()
         operation.act(victim, key, made)
         made = made or victim.acknowledged[key]
@@ -265,16 +258,11 @@ def once(victim: Victim, operation: Operation, key: str, left: int | None) -> tu
 
 def settles(victim: Victim, reservation_id: str, state: str) -> bool:
     """Wait until it is in that state, or its placer is dead; returns whether it got there."""
-    stat = Path(f"/proc/{victim.pid}/stat")
-
-    def is_dead() -> bool:
-        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
-
     wait_until(
         f"it is {state}, or nobody works",
-        lambda: is_dead() or victim.state(reservation_id) == state,
+        lambda: victim.process.poll() is not None or victim.state(reservation_id) == state,
     )
-    return not is_dead()
+    return victim.process.poll() is None
 
 
 def check_acknowledged(victim: Victim) -> None:
