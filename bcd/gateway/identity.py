@@ -6,9 +6,8 @@ bundle of trusted CAs need no restart; live streams stay.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -36,6 +35,7 @@ from bcd.signing.keyfile import (
     unwritable,
 )
 from bcd.wire.node.v1 import enrollment_pb2 as pb
+from bcd.wire.rotation import rotating_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +81,11 @@ class Identity:
 
     def node_port_credentials(self) -> grpc.ServerCredentials:
         """Mutual TLS, always with the newest certificate and CAs."""
-        return _dynamic(lambda: self._for_nodes, client_certificates=True)
+        return rotating_credentials(lambda: self._for_nodes, client_certificates=True)
 
     def enrolment_port_credentials(self) -> grpc.ServerCredentials:
         """Server TLS only: who enrols has no certificate yet."""
-        return _dynamic(lambda: self._for_anyone, client_certificates=False)
+        return rotating_credentials(lambda: self._for_anyone, client_certificates=False)
 
     def renewal_due(self, now_ms: int) -> bool:
         """Whether half of the certificate's life is over."""
@@ -137,22 +137,3 @@ def credentials_of(
     except ValueError as error:
         raise InvalidInput("credentials", f"cannot be used: {error}") from error
     return Credentials(key, leafs, trusted)
-
-
-def _dynamic(
-    newest: Callable[[], grpc.ServerCertificateConfiguration], *, client_certificates: bool
-) -> grpc.ServerCredentials:
-    """Credentials that gRPC refreshes at a handshake, on a thread of its own, when they changed."""
-    shown = newest()
-
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal shown
-        current = newest()
-        if current is shown:
-            return None
-        shown = current
-        return current
-
-    # The stubs do not know that None means "unchanged".
-    fetcher = cast(Callable[[], grpc.ServerCertificateConfiguration], fetch)
-    return grpc.dynamic_ssl_server_credentials(shown, fetcher, client_certificates)

@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -33,6 +31,7 @@ from bcd.store import control
 from bcd.store.database import Database
 from bcd.wire.bounds import API_SERVER_OPTIONS
 from bcd.wire.parsing import Parsing
+from bcd.wire.rotation import rotating_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Placer:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
-        self._shown: Credentials | None = None
+        self._shown: tuple[Credentials, grpc.ServerCertificateConfiguration] | None = None
         self.port = 0
 
     def _own(self, name: str, subject: tuple[Role, str], names: tuple[str, ...]) -> OwnCredentials:
@@ -106,11 +105,7 @@ class Placer:
         )
         register(server, parts)
         self._register_standard(server)
-        first = self._changed_tls()
-        assert first is not None
-        # The stubs do not know that None means "unchanged".
-        fetch = cast(Callable[[], grpc.ServerCertificateConfiguration], self._changed_tls)
-        tls = grpc.dynamic_ssl_server_credentials(first, fetch)
+        tls = rotating_credentials(self._current_tls, client_certificates=False)
         listen = self._settings.api.listen
         try:
             self.port = server.add_secure_port(listen, tls)
@@ -124,18 +119,12 @@ class Placer:
         self._server = server
         logger.info("placer ready", extra={"listen": listen, "port": self.port})
 
-    def _changed_tls(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked by gRPC at each handshake, in a thread of its own; must not block.
-
-        None unless it changed: gRPC makes everything anew for an answer, while other handshakes
-        may still be using what it then frees, and the process ends.
-        """
+    def _current_tls(self) -> grpc.ServerCertificateConfiguration:
         current = self._api_tls.current
         assert current is not None
-        if self._shown is current:
-            return None
-        self._shown = current
-        return tls_configuration(current)
+        if self._shown is None or self._shown[0] is not current:
+            self._shown = (current, tls_configuration(current))
+        return self._shown[1]
 
     def reload(self, settings: PlacerSettings) -> None:
         """Take over what may change while running: the policies. Raises BadConfiguration."""
