@@ -1,6 +1,7 @@
 """Durations and amounts: the spellings that people may use, and the one that is stored."""
 
 import re
+from functools import lru_cache
 
 from bcd.model.errors import InvalidInput
 
@@ -24,6 +25,7 @@ _SPELLING = re.compile(r"(?:[0-9]+(?:ms|[wdhms]))+\Z|[0-9]+\Z", re.ASCII)
 _RULE = "must be a duration such as 8h, 90m, 1d12h, 28800000ms or milliseconds"
 
 
+@lru_cache(maxsize=1024)
 def parse_duration_ms(text: str, field: str = "duration") -> int:
     """Read a duration in milliseconds: ``8h``, ``90m``, ``3d``, ``1w``, sums, ``5ms`` or digits.
 

@@ -6,6 +6,7 @@ A deleted pool stays on record, for the reservations that were in it.
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -51,10 +52,20 @@ def stored(row: Row) -> Pool:
         name=row["name"],
         tenant_id=row["tenant_id"],
         region=row["region"],
-        policy=msgspec.json.decode(row["policy"], type=PoolPolicy),
-        models=msgspec.json.decode(row["models"], type=tuple[str, ...]),
+        policy=_policy(row["policy"]),
+        models=_models(row["models"]),
         deleted=row["deleted_ms"] is not None,
     )
+
+
+@lru_cache(maxsize=1024)
+def _policy(text: str) -> PoolPolicy:
+    return msgspec.json.decode(text, type=PoolPolicy)
+
+
+@lru_cache(maxsize=1024)
+def _models(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...])
 
 
 def create(tx: Transaction, name: str, tenant_id: str, region: str, policy: PoolPolicy) -> Pool:

@@ -1,6 +1,5 @@
 """What a policy sees of a reservation: the whole request as attributes (spec 4.2). Pure."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -46,6 +45,7 @@ def attributes_of(
         tags[f"class:{ask.device_class}"] += ask.count * size
         for word in possible:
             tags[f"model:{word}"] += ask.count * size
+    worth = gpu_equivalents(request, place.sharing.slots_per_gpu)
     duration_ms = request.duration_ms
     return Attributes(
         attrs={
@@ -53,7 +53,7 @@ def attributes_of(
             "owner": owner,
             "pool": request.pool_id,
             "region": place.region,
-            "gpus": math.ceil(gpu_equivalents(request, place.sharing.slots_per_gpu) * size),
+            "gpus": -(-worth.numerator * size // worth.denominator),
             "classes": sorted({ask.device_class.value for ask in request.devices}),
             "models": sorted(frozenset[str]().union(*words)),
             "durationHours": -(-duration_ms // HOUR_MS),

@@ -37,9 +37,6 @@ def gpu_equivalents(request: Request, slots_per_gpu: int) -> Fraction:
     A MIG instance counts as a seventh of a GPU, a slot as one of the pool's ``slots_per_gpu``
     (spec 6.2).
     """
-    worth = {
-        DeviceClass.GPU: Fraction(1),
-        DeviceClass.MIG: Fraction(1, 7),
-        DeviceClass.SLOT: Fraction(1, slots_per_gpu),
-    }
-    return sum((worth[ask.device_class] * ask.count for ask in request.devices), Fraction())
+    mig, slot = 7, slots_per_gpu
+    parts = {DeviceClass.GPU: mig * slot, DeviceClass.MIG: slot, DeviceClass.SLOT: mig}
+    return Fraction(sum(parts[ask.device_class] * ask.count for ask in request.devices), mig * slot)

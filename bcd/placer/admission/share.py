@@ -4,6 +4,7 @@ Worked out once, when the draft is written, and stored with it: what a reservati
 change with the pool.
 """
 
+from decimal import Decimal
 from fractions import Fraction
 
 from bcd.model.assignment import Binding
@@ -25,16 +26,19 @@ def host_share(request: Request, policy: PoolPolicy, least: PerGpu | None) -> Re
     if least is None or request.binding is Binding.NODE:
         return NONE
     worth = gpu_equivalents(request, policy.sharing.slots_per_gpu)
-    vcpu, memory = policy.per_gpu.vcpu, policy.per_gpu.memory_gib
+    each, ratio = policy.per_gpu, policy.ratio
     return Resources(
-        vcpu=_part(vcpu, least.vcpu * policy.ratio.vcpu_ratio, worth),
-        memory_gib=_part(memory, least.memory_gib * policy.ratio.memory_ratio, worth),
+        vcpu=_part(each.vcpu, least.vcpu, ratio.vcpu, worth),
+        memory_gib=_part(each.memory_gib, least.memory_gib, ratio.memory_gib, worth),
     )
 
 
-def _part(per_gpu: int | None, otherwise: Fraction, worth: Fraction) -> int:
-    each = otherwise if per_gpu is None else Fraction(per_gpu)
-    return int(each * worth)
+def _part(per_gpu: int | None, least: Fraction, ratio: Decimal, worth: Fraction) -> int:
+    if per_gpu is not None:
+        return per_gpu * worth.numerator // worth.denominator
+    often, of = ratio.as_integer_ratio()
+    whole = least.numerator * often * worth.numerator
+    return whole // (least.denominator * of * worth.denominator)
 
 
 def booked(request: Request, share: Resources) -> Resources:

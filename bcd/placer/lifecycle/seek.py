@@ -23,7 +23,9 @@ def seek(
     Where that fits nowhere, spot reservations yield, unless it is one itself. See
     ``Placements.place`` for ``avoid`` and ``rehearse``.
     """
-    whole = replace(row, request=row.asking_ms(row.duration_ms))
+    whole = row
+    if row.duration_ms != row.request.duration_ms:
+        whole = replace(row, request=row.asking_ms(row.duration_ms))
     outcome = placements.place(hand.tx, hand.held, whole, avoid, rehearse=rehearse)
     if isinstance(outcome, Placed) or row.request.spot:
         return outcome

@@ -226,7 +226,8 @@ class Placements:
         Where labels are missing they are read again: a daemon that learnt something told its
         gateway, and no change tells of that.
         """
-        question = replace(question, kept=kept)
+        if kept is not None:
+            question = replace(question, kept=kept)
         found = self._look(known, question, held.now_ms, where)
         unlabelled = isinstance(found, Unschedulable) and found.rejected.get("labels")
         if unlabelled and known.labels_read is not held and known.relabel(tx, held):
@@ -307,10 +308,8 @@ def _give_up(tx: Transaction, held: PoolLock, known: KnownPool, lost: Sequence[A
 
 def _take_in(known: KnownPool, held: PoolLock, plan: Plan, also: Iterable[NodeId] = ()) -> None:
     for node_id, chosen in plan.members:
-        node = known.view.nodes[node_id]
         atom_ids = [atom.id for atom in chosen]
-        booked = (plan.booked.start_ms, plan.booked.end_ms)
-        known.put(node.with_booking(atom_ids, plan.demand.resources, *booked))
+        known.book(node_id, atom_ids, plan.demand.resources, plan.booked)
     known.in_step(held, {node_id for node_id, _ in plan.members}.union(also))
 
 

@@ -8,6 +8,7 @@ from bcd.model.ids import NodeId
 from bcd.model.reservation import Resources
 from bcd.placer.placement.shape import Shape
 from bcd.placer.placement.timeline import (
+    Amounts,
     AmountTimeline,
     DeviceTimeline,
     Span,
@@ -47,7 +48,7 @@ class NodeFacts:
 class NodeView:
     """A node with its live bookings; times in milliseconds, windows half-open."""
 
-    __slots__ = ("amounts", "devices", "facts")
+    __slots__ = ("_whole", "amounts", "devices", "facts")
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class NodeView:
     ) -> None:
         """``bookings`` are (atom id, start, end), ``amounts`` (host resources, start, end)."""
         self.facts = facts
+        self._whole = None if facts.capacity is None else amounts_of(facts.capacity)
         places = {atom_id: position for position, atom_id in enumerate(facts.atom_ids)}
         self.devices = DeviceTimeline(
             (facts.shape.consumed(1 << places[atom_id]), start_ms, end_ms)
@@ -68,23 +70,32 @@ class NodeView:
 
     def with_facts(self, facts: NodeFacts) -> "NodeView":
         """The same bookings under facts that do not concern the devices' order."""
-        return self._with(facts, self.devices, self.amounts)
+        node = self._with(self.devices, self.amounts)
+        node.facts = facts
+        node._whole = None if facts.capacity is None else amounts_of(facts.capacity)
+        return node
 
     def with_booking(
         self, atom_ids: Iterable[int], resources: Resources, start_ms: int, end_ms: int
     ) -> "NodeView":
         """This node with one more booking of these atoms and host resources."""
-        places = {atom_id: position for position, atom_id in enumerate(self.facts.atom_ids)}
-        mask = sum(1 << places[atom_id] for atom_id in atom_ids)
-        devices = self.devices.with_interval(self.facts.shape.consumed(mask), start_ms, end_ms)
+        devices = self.devices.with_interval(self.taken_by(atom_ids), start_ms, end_ms)
         amounts = self.amounts
         if resources:
             amounts = amounts.with_interval(amounts_of(resources), start_ms, end_ms)
-        return self._with(self.facts, devices, amounts)
+        return self._with(devices, amounts)
 
-    @staticmethod
-    def _with(facts: NodeFacts, devices: DeviceTimeline, amounts: AmountTimeline) -> "NodeView":
-        node = NodeView(facts)
+    def taken_by(self, atom_ids: Iterable[int]) -> int:
+        """The mask of these atoms and of those that cannot be taken beside them."""
+        places = self.facts.atom_ids
+        mask = 0
+        for atom_id in atom_ids:
+            mask |= 1 << places.index(atom_id)
+        return self.facts.shape.consumed(mask)
+
+    def _with(self, devices: DeviceTimeline, amounts: AmountTimeline) -> "NodeView":
+        node = NodeView.__new__(NodeView)
+        node.facts, node._whole = self.facts, self._whole
         node.devices, node.amounts = devices, amounts
         return node
 
@@ -94,13 +105,12 @@ class NodeView:
 
     def gives(self, resources: Resources, start_ms: int, end_ms: int) -> bool:
         """Whether its host has these amounts left at every instant of the window."""
-        if not resources:
-            return True
-        capacity = self.facts.capacity
-        if capacity is None:
-            return False
-        asked, whole = amounts_of(resources), amounts_of(capacity)
-        return self.amounts.leaves(asked, whole, start_ms, end_ms)
+        return not resources or self.leaves(amounts_of(resources), start_ms, end_ms)
+
+    def leaves(self, asked: Amounts, start_ms: int, end_ms: int) -> bool:
+        """See ``gives``; ``asked`` are amounts of which some is above zero."""
+        whole = self._whole
+        return whole is not None and self.amounts.leaves(asked, whole, start_ms, end_ms)
 
     def lacks(self, resources: Resources, start_ms: int, end_ms: int) -> Mapping[str, int]:
         """What the host has left of each resource that it has too little of, by its API name.
@@ -135,5 +145,5 @@ class NodeView:
 
         Before it counts from ``since_ms`` on.
         """
-        before = self.devices.idle_before(mask, start_ms, since_ms)
-        return before + self.devices.idle_after(mask, end_ms)
+        devices = self.devices
+        return devices.idle_before(mask, start_ms, since_ms) + devices.idle_after(mask, end_ms)

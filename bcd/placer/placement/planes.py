@@ -7,7 +7,6 @@ or last bucket; those are known too, and are looked at by themselves. Long booki
 coarse buckets, so that neither a booking nor a window of years costs much.
 """
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +99,24 @@ class Kind:
         bit = 1 << place
         self._members |= bit
         self._toggle(bit, before, after)
+
+    def book(self, node_id: NodeId, mask: int, start_ms: int, end_ms: int) -> None:
+        """Take in that these devices of a member are taken for a window, and host resources.
+
+        They must have been free in it, and just before and after it: what is taken without a
+        break is marked as one.
+        """
+        bit = 1 << self._places[node_id]
+        marks: dict[_Key, int] = {}
+        _mark(marks, mask, start_ms, end_ms - 1)
+        for key, devices in marks.items():
+            planes = self._planes.get(key)
+            if planes is None:
+                planes = self._planes[key] = [0] * self._count
+            for position in _positions(devices):
+                planes[position] |= bit
+        for bucket in (start_ms >> _FINE, end_ms >> _FINE):
+            self._changes[bucket] = self._changes.get(bucket, 0) | bit
 
     def drop(self, before: NodeView) -> None:
         """Forget a node; its place is kept for its return."""
@@ -261,16 +278,11 @@ def _split(nodes: int, planes: list[int]) -> Iterable[tuple[int, int]]:
 def _marks(node: NodeView, span: Span) -> dict[_Key, int]:
     """Which planes a node is in, by what they are about, in all coarse buckets of a span."""
     marks: dict[_Key, int] = {}
-    times, masks = node.devices.times, node.devices.masks
+    times = node.devices.times
     first_ms = span[0] >> _COARSE << _COARSE
     last_ms = (((span[1] - 1) >> _COARSE) + 1 << _COARSE) - 1
-    for place in range(max(bisect_right(times, first_ms) - 1, 0), len(times) - 1):
-        if times[place] > last_ms:
-            break
-        if masks[place]:
-            start_ms, end_ms = max(times[place], first_ms), times[place + 1] - 1
-            if start_ms <= end_ms:
-                _mark(marks, masks[place], start_ms, min(end_ms, last_ms))
+    for mask, start_ms, until_ms in node.devices.runs(first_ms, last_ms + 1):
+        _mark(marks, mask, start_ms, until_ms - 1)
     for moment in (*times, *node.amounts.times):
         if first_ms <= moment <= last_ms:
             marks[(_CHANGES, moment >> _FINE)] = 1
@@ -278,6 +290,7 @@ def _marks(node: NodeView, span: Span) -> dict[_Key, int]:
 
 
 def _mark(marks: dict[_Key, int], mask: int, start_ms: int, last_ms: int) -> None:
+    """Add the planes of devices that are taken without a break."""
     for coarse in range(start_ms >> _COARSE, (last_ms >> _COARSE) + 1):
         key = (_TOUCHED, coarse)
         marks[key] = marks.get(key, 0) | mask

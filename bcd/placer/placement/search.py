@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
 from bcd.model.ids import NodeId
 from bcd.placer.placement.choose import Choice, chooser
@@ -11,10 +12,12 @@ from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.gang import Candidate, best_gang
 from bcd.placer.placement.node import NodeView
 from bcd.placer.placement.planes import Alike
+from bcd.placer.placement.timeline import amounts_of
 from bcd.placer.placement.view import PoolView
 
 # Of nodes that are equal but for their calendars, the tightest of so many is taken.
 _COMPARED = 32
+_TIGHTEST = itemgetter(0, 1)
 _NONE: frozenset[NodeId] = frozenset()
 
 
@@ -80,14 +83,14 @@ def _choices(view: PoolView, demand: Demand, where: Where) -> Iterator[tuple[Ali
 
 def _able(view: PoolView, demand: Demand, where: Where, alike: Alike) -> Iterator[NodeView]:
     """The nodes among these that are not excluded and give the host resources."""
+    asked = amounts_of(demand.resources) if demand.resources else None
+    nodes, exclude = view.nodes, where.exclude
     for node_id in alike.node_ids():
-        node = view.nodes[node_id]
-        if node_id not in where.exclude and _can_give(node, demand, where):
+        node = nodes[node_id]
+        if node_id not in exclude and (
+            asked is None or node.leaves(asked, where.start_ms, where.end_ms)
+        ):
             yield node
-
-
-def _can_give(node: NodeView, demand: Demand, where: Where) -> bool:
-    return node.gives(demand.resources, where.start_ms, where.end_ms)
 
 
 def _ranked(view: PoolView, demand: Demand, where: Where) -> Iterator[Candidate]:
@@ -111,20 +114,16 @@ def _level(
 ) -> Iterator[Candidate]:
     """Nodes that break and leave the same, those with the tightest calendars first."""
     candidates = (
-        _candidate(node, choice, where, avoided=avoided)
+        (node.idle(mask, where.start_ms, where.end_ms, where.now_ms), node.facts.id, node, choice)
         for alike, choice in level
+        for mask in (sum(choice.masks),)
         for node in _able(view, demand, where, alike)
         if (node.facts.id in where.avoid) == avoided
     )
     while compared := list(islice(candidates, _COMPARED)):
-        yield from sorted(compared, key=lambda candidate: candidate.score)
-
-
-def _candidate(node: NodeView, choice: Choice, where: Where, *, avoided: bool) -> Candidate:
-    mask = sum(choice.masks)
-    idle_ms = node.idle(mask, where.start_ms, where.end_ms, where.now_ms)
-    score = (avoided, choice.broken, choice.leftover, idle_ms, node.facts.id)
-    return Candidate(node, choice, score)
+        for idle_ms, node_id, node, choice in sorted(compared, key=_TIGHTEST):
+            score = (avoided, choice.broken, choice.leftover, idle_ms, node_id)
+            yield Candidate(node, choice, score)
 
 
 def _found(node: NodeView, choice: Choice) -> Found:

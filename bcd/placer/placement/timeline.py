@@ -95,6 +95,27 @@ class DeviceTimeline:
             taken |= mask
         return taken
 
+    def runs(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int, int]]:
+        """(mask, from, until) of what is taken without a break, each device by itself.
+
+        Only within the window; those of the same stretch come together.
+        """
+        going: list[tuple[int, int]] = []
+        before = 0
+        for place in range(max(bisect_right(self.times, start_ms) - 1, 0), len(self.times)):
+            moment = self.times[place]
+            if moment >= end_ms:
+                break
+            mask = self.masks[place]
+            ended, begun = before & ~mask, mask & ~before
+            if ended:
+                yield from ((m & ended, since, moment) for m, since in going if m & ended)
+                going = [(m & ~ended, since) for m, since in going if m & ~ended]
+            if begun:
+                going.append((begun, max(moment, start_ms)))
+            before = mask
+        yield from ((mask, since, end_ms) for mask, since in going)
+
     def ends(self, after_ms: int) -> Iterator[int]:
         """The moments after ``after_ms`` at which some device becomes free, ascending."""
         for place in range(max(bisect_right(self.times, after_ms), 1), len(self.times)):
@@ -166,10 +187,9 @@ class AmountTimeline:
 
         Of what is not asked for there may be too little.
         """
-        vcpu, memory, pages = (
-            all_of - wanted if wanted else FOREVER
-            for wanted, all_of in zip(asked, whole, strict=True)
-        )
+        vcpu = whole[0] - asked[0] if asked[0] else FOREVER
+        memory = whole[1] - asked[1] if asked[1] else FOREVER
+        pages = whole[2] - asked[2] if asked[2] else FOREVER
         if vcpu < 0 or memory < 0 or pages < 0:
             return False
         for taken in self._during(start_ms, end_ms):

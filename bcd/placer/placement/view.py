@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bcd.model.ids import NodeId
+from bcd.model.reservation import Resources, Window
 from bcd.placer.placement.node import NodeFacts, NodeView
 from bcd.placer.placement.planes import Alike, Kind
 from bcd.placer.placement.shape import Shape
@@ -75,6 +76,25 @@ class PoolView:
         if kind is not None:
             kind.put(node, before if known is kind else None)
         self._nodes[node.facts.id] = node
+
+    def book(
+        self, node_id: NodeId, atom_ids: Sequence[int], resources: Resources, window: Window
+    ) -> None:
+        """Take in one more booking on a node.
+
+        Where devices that were free before it, in it and after it are taken, only its own moments
+        are looked at, whatever else is booked on the node.
+        """
+        node = self._nodes[node_id]
+        start_ms, end_ms = window.start_ms, window.end_ms
+        after = node.with_booking(atom_ids, resources, start_ms, end_ms)
+        mask = node.taken_by(atom_ids)
+        kind = self._kind_of(node.facts)
+        if kind is None or node.devices.during(start_ms - 1, end_ms + 1) & mask:
+            self.put(after)
+            return
+        kind.book(node_id, mask, start_ms, end_ms)
+        self._nodes[node_id] = after
 
     def drop(self, node_id: NodeId) -> None:
         """Forget a node, if it was known."""

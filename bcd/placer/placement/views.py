@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from bcd.model.device import DeviceClass
 from bcd.model.errors import NotFound
 from bcd.model.ids import NodeId, PoolId, ReservationId
-from bcd.model.reservation import Resources
+from bcd.model.reservation import Resources, Window
 from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.node import NodeFacts, NodeView
 from bcd.placer.placement.shape import Slot, shape_of
@@ -81,6 +81,13 @@ class KnownPool:
     def put(self, node: NodeView) -> None:
         """Take in what became of a node."""
         self.view.put(node)
+        self._refused.clear()
+
+    def book(
+        self, node_id: NodeId, atom_ids: Sequence[int], resources: Resources, window: Window
+    ) -> None:
+        """Take in one more booking on a node."""
+        self.view.book(node_id, atom_ids, resources, window)
         self._refused.clear()
 
     def drop(self, node_id: NodeId) -> None:

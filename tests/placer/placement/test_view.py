@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bcd.model.ids import NodeId
-from bcd.model.reservation import Resources
+from bcd.model.reservation import Resources, Window
 from bcd.placer.placement.timeline import FOREVER
 from bcd.placer.placement.view import PoolView
 from tests.placer.placement.machines import mig_host
@@ -162,6 +162,32 @@ def test_a_node_that_changed_is_told_as_one_that_was_so_from_the_start(
         changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
         assert changes == [[sorted(ids), upto] for ids, upto in fresh.changes(frozenset(), 0)]
     assert view.nodes[NodeId("n")].differs(node) is None
+
+
+@settings(max_examples=200)
+@given(CALENDARS, CALENDARS, CALENDARS, st.lists(st.tuples(MOMENTS, LENGTHS), max_size=4))
+def test_bookings_taken_in_one_by_one_are_told_as_those_that_were_there_from_the_start(
+    before: tuple[Booking, ...],
+    taken: tuple[Booking, ...],
+    after: tuple[Booking, ...],
+    windows: list[tuple[int, int]],
+) -> None:
+    """Also when another calendar follows, and where one begins as the other ends."""
+    view = pool([Host("n", dgx("h", 4), before), Host("m", dgx("h", 4))])
+    booked = before
+    for at, start, end in (*taken, *((at, end, end + 1) for at, _, end in taken)):
+        view.book(NodeId("n"), [100 + at], Resources(), Window(start, end))
+        booked += ((at, start, end),)
+    for step, calendar in enumerate((booked, after, ())):
+        host = Host("n", dgx("h", 4), calendar)
+        if step:
+            view.put(host.view())
+        fresh = pool([host, Host("m", dgx("h", 4))])
+        for begin, length in windows:
+            window = (begin, begin + length)
+            assert told_free(view, *window) == told_free(fresh, *window)
+        changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
+        assert changes == [[sorted(ids), upto] for ids, upto in fresh.changes(frozenset(), 0)]
 
 
 @given(pools(), pools(), st.data())
