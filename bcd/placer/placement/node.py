@@ -8,7 +8,6 @@ from bcd.model.ids import NodeId
 from bcd.model.reservation import Resources
 from bcd.placer.placement.shape import Shape
 from bcd.placer.placement.timeline import (
-    Amounts,
     AmountTimeline,
     DeviceTimeline,
     Span,
@@ -105,12 +104,12 @@ class NodeView:
 
     def gives(self, resources: Resources, start_ms: int, end_ms: int) -> bool:
         """Whether its host has these amounts left at every instant of the window."""
-        return not resources or self.leaves(amounts_of(resources), start_ms, end_ms)
-
-    def leaves(self, asked: Amounts, start_ms: int, end_ms: int) -> bool:
-        """See ``gives``; ``asked`` are amounts of which some is above zero."""
+        if not resources:
+            return True
         whole = self._whole
-        return whole is not None and self.amounts.leaves(asked, whole, start_ms, end_ms)
+        return whole is not None and self.amounts.leaves(
+            amounts_of(resources), whole, start_ms, end_ms
+        )
 
     def lacks(self, resources: Resources, start_ms: int, end_ms: int) -> Mapping[str, int]:
         """What the host has left of each resource that it has too little of, by its API name.
@@ -145,5 +144,4 @@ class NodeView:
 
         Before it counts from ``since_ms`` on.
         """
-        devices = self.devices
-        return devices.idle_before(mask, start_ms, since_ms) + devices.idle_after(mask, end_ms)
+        return self.devices.idle(mask, start_ms, end_ms, since_ms)

@@ -12,11 +12,10 @@ from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.gang import Candidate, best_gang
 from bcd.placer.placement.node import NodeView
 from bcd.placer.placement.planes import Alike
-from bcd.placer.placement.timeline import amounts_of
 from bcd.placer.placement.view import PoolView
 
 # Of nodes that are equal but for their calendars, the tightest of so many is taken.
-_COMPARED = 32
+_COMPARED = 16
 _TIGHTEST = itemgetter(0, 1)
 _NONE: frozenset[NodeId] = frozenset()
 
@@ -83,12 +82,10 @@ def _choices(view: PoolView, demand: Demand, where: Where) -> Iterator[tuple[Ali
 
 def _able(view: PoolView, demand: Demand, where: Where, alike: Alike) -> Iterator[NodeView]:
     """The nodes among these that are not excluded and give the host resources."""
-    asked = amounts_of(demand.resources) if demand.resources else None
-    nodes, exclude = view.nodes, where.exclude
     for node_id in alike.node_ids():
-        node = nodes[node_id]
-        if node_id not in exclude and (
-            asked is None or node.leaves(asked, where.start_ms, where.end_ms)
+        node = view.nodes[node_id]
+        if node_id not in where.exclude and node.gives(
+            demand.resources, where.start_ms, where.end_ms
         ):
             yield node
 
@@ -112,18 +109,25 @@ def _level(
     *,
     avoided: bool,
 ) -> Iterator[Candidate]:
-    """Nodes that break and leave the same, those with the tightest calendars first."""
+    """Nodes that break and leave the same, those with the tightest calendars first.
+
+    Whether the host gives its part is asked in that order, of no more nodes than are looked at.
+    """
+    start_ms, end_ms, avoid, exclude = where.start_ms, where.end_ms, where.avoid, where.exclude
     candidates = (
-        (node.idle(mask, where.start_ms, where.end_ms, where.now_ms), node.facts.id, node, choice)
+        (node.devices.idle(mask, start_ms, end_ms, where.now_ms), node_id, node, choice)
         for alike, choice in level
         for mask in (sum(choice.masks),)
-        for node in _able(view, demand, where, alike)
-        if (node.facts.id in where.avoid) == avoided
+        for node_id in alike.node_ids()
+        if node_id not in exclude and (node_id in avoid) == avoided
+        for node in (view.nodes[node_id],)
     )
     while compared := list(islice(candidates, _COMPARED)):
-        for idle_ms, node_id, node, choice in sorted(compared, key=_TIGHTEST):
-            score = (avoided, choice.broken, choice.leftover, idle_ms, node_id)
-            yield Candidate(node, choice, score)
+        compared.sort(key=_TIGHTEST)
+        for idle_ms, node_id, node, choice in compared:
+            if node.gives(demand.resources, start_ms, end_ms):
+                score = (avoided, choice.broken, choice.leftover, idle_ms, node_id)
+                yield Candidate(node, choice, score)
 
 
 def _found(node: NodeView, choice: Choice) -> Found:

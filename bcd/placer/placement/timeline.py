@@ -122,23 +122,24 @@ class DeviceTimeline:
             if self.masks[place - 1] & ~self.masks[place]:
                 yield self.times[place]
 
-    def idle_before(self, mask: int, start_ms: int, since_ms: int) -> int:
-        """How long all of these devices are idle before ``start_ms``, counted from ``since_ms``."""
-        place = bisect_left(self.times, start_ms) - 1
-        upto_ms = start_ms
-        while place >= 0 and upto_ms > since_ms and not self.masks[place] & mask:
-            upto_ms = self.times[place]
-            place -= 1
-        if place < 0:
-            upto_ms = since_ms
-        return max(0, start_ms - max(upto_ms, since_ms))
+    def idle(self, mask: int, start_ms: int, end_ms: int, since_ms: int) -> int:
+        """How long all of these devices are idle just before the window, and from its end on.
 
-    def idle_after(self, mask: int, end_ms: int) -> int:
-        """How long all of these devices stay idle from ``end_ms`` on; FOREVER without an end."""
-        for place in range(max(bisect_right(self.times, end_ms) - 1, 0), len(self.times)):
-            if self.masks[place] & mask:
-                return max(0, self.times[place] - end_ms)
-        return FOREVER
+        Before it counts from ``since_ms`` on; FOREVER and more where nothing comes after it.
+        """
+        times, masks = self.times, self.masks
+        place = bisect_left(times, start_ms) - 1
+        free_ms = start_ms
+        while place >= 0 and free_ms > since_ms and not masks[place] & mask:
+            free_ms = times[place]
+            place -= 1
+        if place < 0 or free_ms < since_ms:
+            free_ms = since_ms
+        before_ms = start_ms - free_ms if free_ms < start_ms else 0
+        for place in range(max(bisect_right(times, end_ms) - 1, 0), len(times)):
+            if masks[place] & mask:
+                return before_ms + max(0, times[place] - end_ms)
+        return before_ms + FOREVER
 
 
 class AmountTimeline:

@@ -64,16 +64,32 @@ def test_an_end_is_a_moment_at_which_some_device_was_taken_just_before_and_is_no
     assert list(DeviceTimeline(intervals).ends(after)) == expected
 
 
-@given(MASKS, st.integers(1, 7), st.integers(0, END), st.integers(0, END))
+@given(MASKS, st.integers(1, 7), STARTS, LENGTHS, st.integers(0, END))
 def test_devices_are_idle_until_the_nearest_instant_at_which_one_is_taken(
-    intervals: Intervals, mask: int, moment: int, since: int
+    intervals: Intervals, mask: int, start: int, length: int, since: int
 ) -> None:
-    timeline = DeviceTimeline(intervals)
-    before = [at for at in range(since, moment) if mask_at(intervals, at) & mask]
-    idle = moment - max(before) - 1 if before else max(0, moment - since)
-    assert timeline.idle_before(mask, moment, since) == idle
-    after = [at for at in range(moment, END) if mask_at(intervals, at) & mask]
-    assert timeline.idle_after(mask, moment) == (after[0] - moment if after else FOREVER)
+    end = start + length
+    before = [at for at in range(since, start) if mask_at(intervals, at) & mask]
+    idle_before = start - max(before) - 1 if before else max(0, start - since)
+    after = [at for at in range(end, END) if mask_at(intervals, at) & mask]
+    idle_after = after[0] - end if after else FOREVER
+    idle = DeviceTimeline(intervals).idle(mask, start, end, since)
+    assert idle == idle_before + idle_after
+
+
+@given(MASKS, STARTS, LENGTHS)
+def test_runs_are_the_instants_at_which_a_device_is_taken_one_after_the_other(
+    intervals: Intervals, start: int, length: int
+) -> None:
+    """Each device by itself, and never two runs of it that touch."""
+    runs = list(DeviceTimeline(intervals).runs(start, start + length))
+    for device in (1, 2, 4):
+        mine = sorted((since, until) for mask, since, until in runs if mask & device)
+        instants = [at for since, until in mine for at in range(since, until)]
+        window = range(start, start + length)
+        assert instants == [at for at in window if mask_at(intervals, at) & device]
+        ends = [until for _, until in mine[:-1]]
+        assert all(until < since for until, (since, _) in zip(ends, mine[1:], strict=True))
 
 
 @given(AMOUNTS, ranged(st.tuples(*[st.integers(0, 3)] * 3)), STARTS, LENGTHS)
