@@ -98,7 +98,7 @@ def _register_for_tenants(server: grpc.aio.Server, edge: Edge, parts: Parts) -> 
         EventsServicer(edge, EventCalls(outgoing.feed)), server
     )
     events_pb2_grpc.add_WebhooksServiceServicer_to_server(
-        WebhooksServicer(edge, WebhookCalls(database, outgoing.poster)), server
+        WebhooksServicer(edge, WebhookCalls(database, outgoing.poster, outgoing.feed)), server
     )
 
 

@@ -13,6 +13,7 @@ from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge
 from bcd.placer.api.events import encode_event, known_types, page_limit
 from bcd.placer.api.pools import require_tenant
+from bcd.placer.events.feed import Feed
 from bcd.placer.events.message import SECRET_BYTES, secret_text
 from bcd.placer.events.post import Poster, Refused
 from bcd.placer.events.target import parse_target
@@ -35,6 +36,7 @@ class WebhookCalls:
 
     database: Database
     poster: Poster
+    feed: Feed
 
     async def create(
         self, caller: Caller, request: pb.CreateWebhookRequest
@@ -98,7 +100,7 @@ class WebhookCalls:
     async def dead_letters(
         self, caller: Caller, request: pb.ListDeadLettersRequest
     ) -> pb.ListDeadLettersResponse:
-        """A page of what was given up."""
+        """A page of what was given up, without what the policy hides from the caller."""
         await self._seen(caller, request.webhook_id)
         limit = page_limit(request.limit if request.HasField("limit") else None)
         after = _place(request.cursor)
@@ -106,8 +108,9 @@ class WebhookCalls:
             deliveries.dead_letters, request.webhook_id, after, limit + 1
         )
         shown, more = found[:limit], len(found) > limit
+        visible = {event.id for event in await self.feed.visible(caller, [d.event for d in shown])}
         return pb.ListDeadLettersResponse(
-            dead_letters=[_encode_dead(delivery) for delivery in shown],
+            dead_letters=[_encode_dead(d) for d in shown if d.event.id in visible],
             next_cursor=str(shown[-1].event.published_seq) if more else "",
         )
 

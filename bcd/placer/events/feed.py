@@ -73,6 +73,12 @@ class Feed:
             return found
         return replace(found, events=await self._visible(caller, found.events, facts))
 
+    async def visible(self, caller: Caller, found: Sequence[Event]) -> Sequence[Event]:
+        """Those among events, wherever they were read, that the caller may see."""
+        if caller.admin:
+            return found
+        return await self._visible(caller, found, await self.database.read(_facts, found))
+
     async def _visible(
         self, caller: Caller, found: Sequence[Event], facts: Facts
     ) -> Sequence[Event]:

@@ -219,6 +219,31 @@ async def test_dead_letters_are_listed_by_pages_and_sent_again(
     assert {post.id for post in posts} == {letter.event.id for letter in letters}
 
 
+async def test_dead_letters_tell_nobody_what_the_policy_hides(
+    site: Site, alice: Client, receiver: Receiver, tmp_path: Path
+) -> None:
+    database = site.world.database
+    made = (await create(alice, receiver.url)).webhook
+    await database.write(webhooks.disable, made.id, "by the test")
+    await alice.create()
+    await until_published(site, 1)
+    found = await database.read(webhooks.get, made.id)
+    assert found is not None
+
+    def give_up(tx: Transaction) -> None:
+        tx.run("UPDATE webhooks SET lease_token = 'test' WHERE id = :id", id=made.id)
+        deliveries.take_in(tx, found, "test", {1: "reservation/1"}, 5)
+        outcome = Outcome(published_seq=1, problem="it answered 500")
+        assert deliveries.settle(tx, made.id, "test", [outcome], 0)
+
+    await database.write(give_up)
+    request = pb.ListDeadLettersRequest(webhook_id=made.id)
+    assert len((await alice.call(alice.webhooks.ListDeadLetters, request)).dead_letters) == 1
+    (tmp_path / "none.cedar").write_text("forbid (principal, action, resource);")
+    site.placer._policy.load(tmp_path)
+    assert not (await alice.call(alice.webhooks.ListDeadLetters, request)).dead_letters
+
+
 async def until_published(site: Site, number: int) -> None:
     """Until the placer's own publisher has given so many places."""
     newest = site.placer._outgoing.feed.newest
