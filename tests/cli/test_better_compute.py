@@ -234,7 +234,7 @@ def test_a_node_is_named_by_its_host_or_its_id(terminal: Terminal) -> None:
     identifier = found["host001"]
     done = terminal.run("nodes", "cordon", "host001")
     assert done.stdout == f"{identifier}  cordoned\n"
-    assert terminal.run("nodes", "cordon", identifier, "--undo").stdout == f"{identifier}  ready\n"
+    assert terminal.run("nodes", "uncordon", identifier).stdout == f"{identifier}  ready\n"
     refused = terminal.run("nodes", "revoke", "host9")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "no nodes are called host9; name one by its id" in refused.stderr

@@ -146,16 +146,15 @@ def _change(
 
 @nodes.command()
 @node_argument
-@click.option("--undo", is_flag=True, help="Let new bookings back, as `uncordon` does.")
 @change_options
-def cordon(node: str, undo: bool, output: str, config: Path | None) -> None:
+def cordon(node: str, output: str, config: Path | None) -> None:
     """Keep new bookings off a node; those it has stay."""
     _change(
         node,
         output,
         config,
         lambda stub: stub.CordonNode,
-        lambda identifier: pb.CordonNodeRequest(node_id=identifier, cordoned=not undo),
+        lambda identifier: pb.CordonNodeRequest(node_id=identifier, cordoned=True),
     )
 
 
