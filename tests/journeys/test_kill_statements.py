@@ -88,9 +88,9 @@ class Victim:
         """Wait until the placer has brought it there."""
         wait_until(f"it is {state}", lambda: self.state(reservation_id) == state)
 
-    def create(self, key: str) -> str:
-        """Reserve two GPUs; what is answered is acknowledged."""
-        made = self.client.create(self.pool_id, 2, key)
+    def create(self, key: str, count: int = 2) -> str:
+        """Reserve GPUs; what is answered is acknowledged."""
+        made = self.client.create(self.pool_id, count, key)
         self.acknowledged[key] = made.id
         return made.id
 
@@ -180,6 +180,18 @@ def _reported(victim: Victim, key: str) -> str:
     return made
 
 
+def _waiting(victim: Victim, key: str) -> str:
+    """Pending, because somebody has the whole node."""
+    victim.wait_for(victim.create(f"{key} holds", 8), "binding")
+    made = victim.create(key)
+    assert victim.state(made) == "pending"
+    return made
+
+
+def _make_room(victim: Victim, key: str, _made: str) -> None:
+    victim.client.release(victim.acknowledged[f"{key} holds"])
+
+
 def _create(victim: Victim, key: str, _made: str) -> None:
     victim.create(key)
 
@@ -207,6 +219,7 @@ OPERATIONS = {
     "create": Operation(("open_draft", "Admission._settle"), _nothing, _create, "binding"),
     "start": Operation(("Reconciler.reconcile",), _nothing, _create, "binding"),
     "bind": Operation(("judge_node", "Reconciler.reconcile"), _reported, _only_start, "active"),
+    "seek": Operation(("Reconciler.reconcile",), _waiting, _make_room, "binding"),
     "extend": Operation(("_stage", "Extensions._apply"), _started, _extend, "binding"),
     "release": Operation(("ReservationCalls._end",), _started, _release, "released"),
 }
