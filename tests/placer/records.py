@@ -111,13 +111,13 @@ class Beside:
         self._url = url
 
     def execute(self, sql: str) -> None:
-        """Run one statement and commit it; fails where a row stays locked.
+        """Run one statement and commit it; fails where something stays locked.
 
-        PostgreSQL waits a little: its own vacuum locks a whole table for the moment in which it
-        gives the end of the table back.
+        Both engines wait a little. A placer beside may be writing, and PostgreSQL's own vacuum
+        locks a whole table for the moment in which it gives the end of the table back.
         """
         if self._url.startswith("sqlite:"):
-            with sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=0) as lite:
+            with sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=2) as lite:
                 lite.create_function("compute_now", 0, lambda: 0)
                 lite.execute(sql)
             return
