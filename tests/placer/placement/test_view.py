@@ -123,6 +123,10 @@ def told_free(view: PoolView, start: int, end: int) -> dict[str, int]:
     return told
 
 
+def told_changes(view: PoolView) -> list[tuple[list[NodeId], int]]:
+    return [(sorted(ids), upto) for ids, upto in view.changes(frozenset(), 0)]
+
+
 @settings(max_examples=200)
 @given(st.lists(CALENDARS, min_size=1, max_size=4), MOMENTS, LENGTHS)
 def test_long_bookings_and_long_windows_are_told_as_exactly(
@@ -159,8 +163,7 @@ def test_a_node_that_changed_is_told_as_one_that_was_so_from_the_start(
         for begin, length in windows:
             window = (begin, begin + length)
             assert told_free(view, *window) == told_free(fresh, *window)
-        changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
-        assert changes == [[sorted(ids), upto] for ids, upto in fresh.changes(frozenset(), 0)]
+        assert told_changes(view) == told_changes(fresh)
     assert view.nodes[NodeId("n")].differs(node) is None
 
 
@@ -186,8 +189,7 @@ def test_bookings_taken_in_one_by_one_are_told_as_those_that_were_there_from_the
         for begin, length in windows:
             window = (begin, begin + length)
             assert told_free(view, *window) == told_free(fresh, *window)
-        changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
-        assert changes == [[sorted(ids), upto] for ids, upto in fresh.changes(frozenset(), 0)]
+        assert told_changes(view) == told_changes(fresh)
 
 
 @given(pools(), pools(), st.data())
@@ -206,8 +208,7 @@ def test_groups_do_not_depend_on_how_the_view_came_about(
     assert view.knows_places == fresh.knows_places == any(h.rack or h.block for h in after)
     for window in ((0, 40), (20, 21), (50, 140)):
         assert alike(view, window=window) == alike(fresh, window=window)
-    changes = [[sorted(ids), upto] for ids, upto in view.changes(frozenset(), 0)]
-    assert changes == [[sorted(ids), upto] for ids, upto in fresh.changes(frozenset(), 0)]
+    assert told_changes(view) == told_changes(fresh)
 
 
 def alike(
