@@ -219,7 +219,7 @@ OPERATIONS = {
     "create": Operation(("open_draft", "Admission._settle"), _nothing, _create, "binding"),
     "start": Operation(("Reconciler.reconcile",), _nothing, _create, "binding"),
     "bind": Operation(("judge_node", "Reconciler.reconcile"), _reported, _only_start, "active"),
-    "seek": Operation(("Reconciler.reconcile",), _waiting, _make_room, "binding"),
+    "seek": Operation(("retry_pending", "Reconciler.reconcile"), _waiting, _make_room, "binding"),
     "extend": Operation(("_stage", "Extensions._apply"), _started, _extend, "binding"),
     "release": Operation(("ReservationCalls._end",), _started, _release, "released"),
 }

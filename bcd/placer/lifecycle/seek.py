@@ -23,9 +23,8 @@ def seek(
     Where that fits nowhere, spot reservations yield, unless it is one itself. See
     ``Placements.place`` for ``avoid`` and ``rehearse``.
     """
-    whole = row
-    if row.duration_ms != row.request.duration_ms:
-        whole = replace(row, request=row.asking_ms(row.duration_ms))
+    request = row.asking_ms(row.duration_ms)
+    whole = row if request is row.request else replace(row, request=request)
     outcome = placements.place(hand.tx, hand.held, whole, avoid, rehearse=rehearse)
     if isinstance(outcome, Placed) or row.request.spot:
         return outcome

@@ -8,6 +8,7 @@ from bcd.model.ids import NodeId
 from bcd.model.reservation import Resources
 from bcd.placer.placement.shape import Shape
 from bcd.placer.placement.timeline import (
+    Amounts,
     AmountTimeline,
     DeviceTimeline,
     Span,
@@ -57,7 +58,7 @@ class NodeView:
     ) -> None:
         """``bookings`` are (atom id, start, end), ``amounts`` (host resources, start, end)."""
         self.facts = facts
-        self._whole = None if facts.capacity is None else amounts_of(facts.capacity)
+        self._whole = _amounts_in_all(facts)
         places = {atom_id: position for position, atom_id in enumerate(facts.atom_ids)}
         self.devices = DeviceTimeline(
             (facts.shape.consumed(1 << places[atom_id]), start_ms, end_ms)
@@ -70,8 +71,7 @@ class NodeView:
     def with_facts(self, facts: NodeFacts) -> "NodeView":
         """The same bookings under facts that do not concern the devices' order."""
         node = self._with(self.devices, self.amounts)
-        node.facts = facts
-        node._whole = None if facts.capacity is None else amounts_of(facts.capacity)
+        node.facts, node._whole = facts, _amounts_in_all(facts)
         return node
 
     def with_booking(
@@ -145,3 +145,7 @@ class NodeView:
         Before it counts from ``since_ms`` on.
         """
         return self.devices.idle(mask, start_ms, end_ms, since_ms)
+
+
+def _amounts_in_all(facts: NodeFacts) -> Amounts | None:
+    return None if facts.capacity is None else amounts_of(facts.capacity)
