@@ -27,7 +27,8 @@ def main() -> None:
         # gRPC reads these when it is loaded, which the verbs below do.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    run_program("bcd", lambda: _dispatch(arguments), daemon=arguments.verb == "run")
+    verb = arguments.verb
+    run_program("bcd", lambda: _dispatch(arguments), daemon=verb == "run", calls=verb == "enroll")
 
 
 def _with_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -45,7 +45,8 @@ def main() -> None:
     check_verb_first(parser, sys.argv[1:], ("run", "enroll"))
     arguments = parser.parse_args()
     verb = _run if arguments.verb == "run" else _enroll
-    run_program("bcd-gateway", lambda: verb(arguments), daemon=arguments.verb == "run")
+    daemon = arguments.verb == "run"
+    run_program("bcd-gateway", lambda: verb(arguments), daemon=daemon, calls=not daemon)
 
 
 def _parser() -> argparse.ArgumentParser:

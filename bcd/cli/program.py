@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bcd.cli.descriptors import need_descriptors
 from bcd.durable import may_pass, why
 from bcd.model.address import FORMS
 from bcd.model.errors import BadConfiguration, BcdError, BrokenFile, InvalidInput, Unavailable
@@ -181,14 +182,19 @@ def duration_argument(text: str) -> int:
         raise argparse.ArgumentTypeError(error.rule) from error
 
 
-def run_program(name: str, body: Callable[[], int], *, daemon: bool = False) -> None:
+def run_program(
+    name: str, body: Callable[[], int], *, daemon: bool = False, calls: bool = False
+) -> None:
     """Run a command's body and exit with its code; an error ends in one sentence on stderr.
 
     A ``daemon`` whose settings or own files cannot be used ends with EXIT_CONFIGURATION, on which
     its unit does not start it again: somebody has to look first. What the system lacks for a
-    while ends with 1, and the unit tries again.
+    while ends with 1, and the unit tries again. What serves or ``calls`` over the network needs
+    descriptors before anything else.
     """
     try:
+        if daemon or calls:
+            need_descriptors()
         code = body()
     except (BadConfiguration, BrokenFile) as error:
         print(f"{name}: {error.message}", file=sys.stderr)

@@ -17,6 +17,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from bcd import __version__
+from bcd.cli.descriptors import need_descriptors
 from bcd.cli.program import load_settings
 from bcd.cli.running import home, running_systems
 from bcd.durable import read_plain
@@ -81,6 +82,7 @@ class Connection:
     """One command's way to the API; turns failed calls into BcdErrors."""
 
     def __init__(self, settings: ClientSettings) -> None:
+        need_descriptors()
         self.settings = settings
         roots, token = _read_ca(settings.ca_file), _read_token(settings.token_file)
         self._metadata = (("authorization", f"Bearer {token}"),)

@@ -20,6 +20,7 @@ from bcd.cli.better_compute.connection import (
     errors_shown,
     user_file,
 )
+from bcd.cli.descriptors import need_descriptors
 from bcd.cli.running import running_systems
 from bcd.model.errors import BadConfiguration
 
@@ -70,6 +71,7 @@ def dev(
     from bcd.cli.program import JsonFormatter
 
     with errors_shown(), _state_folder(state) as folder:
+        need_descriptors()
         handler = logging.FileHandler(folder / "dev.log")
         handler.setFormatter(JsonFormatter())
         logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
