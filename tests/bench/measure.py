@@ -1,6 +1,8 @@
 """Reads what a process used, and prints tables."""
 
+import asyncio
 import contextlib
+import math
 import os
 import statistics
 import time
@@ -12,6 +14,8 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
+# CPU in a second of a process that has nothing to do but its timers.
+_RESTING_S = 0.1
 
 
 def cpu_s(pid: int | str = "self") -> float:
@@ -69,6 +73,13 @@ class Watch:
         used.rate = count / (time.perf_counter() - began)
         used.cpu_ms = (cpu_s(self.pid) - own) / count * 1e3
         used.server_ms = (self._server_s() - server) / count * 1e3
+
+    async def settled(self) -> None:
+        """Wait until the process rests: a start over many nodes has work for a while."""
+        before = -math.inf
+        while (now := cpu_s(self.pid)) - before > _RESTING_S:
+            before = now
+            await asyncio.sleep(1)
 
     def _server_s(self) -> float:
         return sum(family_cpu_s(pid) for pid in self.servers)

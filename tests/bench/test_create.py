@@ -2,8 +2,8 @@
 
 The placer is a process of its own, TLS and tokens included. Requests are for four linked GPUs and
 their share of the host, at a random moment of 90 days, and then from now on, which includes the
-start of the hold. The floors, of the same minute: the disk's rate of durable writes, and the bare
-transaction, which writes the same rows without any decision.
+start of the hold. The floors, of the same minute: the disk's rate of durable writes, the bare
+transaction, which writes the same rows without any decision, and a call that does nothing.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from bcd.placer.admission.policy import CedarPolicy
 from bcd.store.database import Database
@@ -87,6 +89,19 @@ async def through_api(system: System, fleet: Fleet, count: int, *, ahead: bool) 
         return await by_callers(count, create)
 
 
+async def empty_calls(system: System, count: int) -> None:
+    """Ask the placer, over the network, whether it serves: what a call costs that does nothing."""
+    roots = (system.state / "ca.pem").read_bytes()
+    address = f"localhost:{system.api_port}"
+    async with grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(roots)) as channel:
+        stub: Any = HealthStub(channel)
+
+        async def ask(_number: int) -> str:
+            return str((await stub.Check(HealthCheckRequest(), timeout=60)).status)
+
+        await by_callers(count, ask)
+
+
 async def inside(database: Database, fleet: Fleet, count: int) -> Inside:
     """Where the CPU of a create goes: in this process, without the network."""
     timed = TimedDatabase(database)
@@ -150,6 +165,10 @@ async def test_creates_through_the_whole_api(
     with system:
         placer = watch.beside(system.programs["placer"].pid)
         await through_api(system, fleet, CALLERS, ahead=True)
+        await placer.settled()
+        with placer.measure(count) as used:
+            await empty_calls(system, count)
+        rows.append(("empty call over the network", str(used)))
         for ahead in (True, False):
             with placer.measure(count) as used:
                 states = await through_api(system, fleet, count, ahead=ahead)
