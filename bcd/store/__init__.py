@@ -9,10 +9,11 @@ the little by which they differ, ``migrate`` applies the numbered schema.
 The nouns hold the statements. What is booked: ``reservations``, ``allocations``, ``bookings``,
 ``queue``, ``shadows``, ``extend_holds``, ``maintenance``, ``quotas``, ``confirmations``; read as a
 whole by ``occupancy`` and ``calendar``. Where: ``pools`` (the lock), ``offers``, ``nodes``,
-``labels``, ``atoms``, ``hosts``, ``shares``. To and from nodes: ``sessions``, ``inventories``,
-``desired_states``, ``reports``. Who gets in: ``enrolments``, ``certificates``, and the epoch in
-``control``. What follows: ``work``, ``events``, ``webhooks``, ``deliveries``.
+``labels``, ``atoms``, ``gpu_claims`` (a physical GPU is one node's), ``hosts``, ``shares``. To and
+from nodes: ``sessions``, ``inventories``, ``desired_states``, ``reports``. Who gets in:
+``enrolments``, ``certificates``, and the epoch in ``control``. What follows: ``work``, ``events``,
+``webhooks``, ``deliveries``.
 
-Lock order: pool, quota, reservation, bookings by atom, desired states by node. May import
-``signing``, ``wire`` and ``model``.
+Lock order: pool, claims of GPUs by UUID, quota, reservation, bookings by atom, desired states by
+node. May import ``signing``, ``wire`` and ``model``.
 """

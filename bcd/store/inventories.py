@@ -37,9 +37,9 @@ def body(tx: Transaction, node_id: NodeId) -> tuple[str, bytes] | None:
 
 
 def unapplied(tx: Transaction) -> Sequence[NodeId]:
-    """Nodes whose newest inventory was not applied yet."""
+    """Nodes whose newest inventory was not applied yet; one that was removed is left out."""
     rows = tx.all(
         "SELECT i.node_id FROM inventories i JOIN nodes n ON n.id = i.node_id"
-        " WHERE i.hash <> n.inventory_hash ORDER BY i.received_ms"
+        " WHERE i.hash <> n.inventory_hash AND n.removed_ms IS NULL ORDER BY i.received_ms"
     )
     return [NodeId(row["node_id"]) for row in rows]

@@ -11,6 +11,7 @@ import msgspec
 from bcd.model.errors import NotFound
 from bcd.model.ids import NodeId, PoolId
 from bcd.model.reservation import Condition
+from bcd.store import gpu_claims
 from bcd.store.database import Row, Transaction
 from bcd.store.pools import VISIBLE
 
@@ -158,7 +159,11 @@ def set_trusted(tx: Transaction, node_id: NodeId, trusted: bool) -> None:
 
 
 def remove(tx: Transaction, node_id: NodeId) -> None:
-    """Take a node out for good. Call under the pool's lock, with nothing booked on it."""
+    """Take a node out for good, and let others have its GPUs.
+
+    Call under the pool's lock, with nothing booked on it.
+    """
+    gpu_claims.free(tx, node_id)  # before the row, on which somebody who has one of these may wait
     tx.run(
         "UPDATE nodes SET removed_ms = compute_now(), trusted = 0, ready = 0, cordoned = 1"
         " WHERE id = :id",

@@ -12,7 +12,7 @@ import pytest
 
 from bcd.model.errors import BadConfiguration
 from bcd.model.ids import ReservationId
-from bcd.store import events, pools, quotas
+from bcd.store import events, gpu_claims, pools, quotas
 from bcd.store.database import Database, Transaction
 from bcd.store.dialect import postgresql_schema
 from bcd.store.events import Wanted
@@ -36,6 +36,7 @@ SHIPPED = {
     "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
     "0011_lifecycle.sql": "2d6ad98dd8d4a49af75b0d0a1c6e9c20",
     "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
+    "0013_gpu_claims.sql": "332f3bb470da879d5f60aeb2e168efae",
 }
 
 
@@ -175,6 +176,54 @@ async def test_events_of_an_older_database_get_their_reservations_tenant(bare: B
         return [event.published_seq for event in events.page(tx, Wanted(), 0, 10).events]
 
     assert await ask(bare.url, tenants, published) == [["acme", "", ""], [1, 2, 3]]
+
+
+async def test_a_gpu_that_several_nodes_have_stays_with_the_first_that_is_still_there(
+    bare: Bare,
+) -> None:
+    older = [one for one in migrations(bare.engine) if one.version < 13]
+    bare.run(VERSION_TABLE)
+    for one in older:
+        bare.run(one.sql.replace("bcd_gateway", "postgres"))
+    bare.run(f"INSERT INTO schema_version VALUES ({older[-1].version})")
+    bare.run(
+        "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
+        " VALUES ('p', 'p', 'owner', 'r', '{}', 0);"
+        "INSERT INTO nodes (id, pool_id, role, trusted, created_ms, removed_ms) VALUES"
+        " ('node_gone', 'p', 'node', 1, 0, 1), ('node_moved', 'p', 'node', 1, 0, NULL),"
+        " ('node_a', 'p', 'node', 1, 0, NULL), ('node_b', 'p', 'node', 1, 0, NULL)"
+    )
+    seen = (
+        ("node_gone", "G1", 0, "not in the inventory"),
+        ("node_moved", "G1", 0, "not in the inventory"),
+        ("node_a", "G1", 1, ""),
+        ("node_b", "G1", 1, ""),
+        ("node_b", "G2", 0, "Xid 79"),
+    )
+    for number, (node, uuid, free, reason) in enumerate(seen, start=1):
+        bare.run(
+            f"INSERT INTO gpus (id, node_id, uuid) VALUES ({number}, '{node}', '{uuid}');"
+            "INSERT INTO atoms (node_id, gpu_id, mode, class, uuid, model, profile, memory_bytes,"
+            " nvlink_domain, nvlink_peers, bookable, health, health_reason) VALUES"
+            f" ('{node}', {number}, 0, 'gpu', '{uuid}', 'm', '', 1, '', '[]', {free}, 'h',"
+            f" '{reason}')"
+        )
+
+    def claims(tx: Transaction) -> dict[str, str]:
+        rows = tx.all("SELECT uuid, node_id FROM gpu_claims")
+        return {row["uuid"]: row["node_id"] for row in rows}
+
+    def bookable(tx: Transaction) -> list[str]:
+        return [row["node_id"] for row in tx.all("SELECT node_id FROM atoms WHERE bookable = 1")]
+
+    def due(tx: Transaction) -> object:
+        return gpu_claims.due(tx, 0)
+
+    assert await ask(bare.url, claims, bookable, due) == [
+        {"G1": "node_a", "G2": "node_b"},
+        ["node_a"],
+        ["node_b"],
+    ]
 
 
 async def test_a_database_from_the_future_is_refused_and_left_alone(bare: Bare) -> None:

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
+from bcd.model.reservation import Condition
+from bcd.placer.capacity.inventory import ELSEWHERE
 from bcd.store import atoms, bookings, nodes, sessions
 from bcd.store.atoms import Atom
 from bcd.store.bookings import Holder
@@ -46,8 +50,16 @@ def encode_node(tx: Transaction, node: Node, now_ms: int, viewer: Viewer) -> pb.
             pb.NodeLabel(key=key, value=value, source=source)
             for key, value, source in nodes.labels(tx, node.id)
         ],
-        conditions=[encode_condition(condition) for condition in node.conditions],
+        conditions=[encode_condition(_told(condition, viewer)) for condition in node.conditions],
     )
+
+
+def _told(condition: Condition, viewer: Viewer) -> Condition:
+    """The condition; only administrators hear which other node has a GPU: it may be anybody's."""
+    if condition.type != ELSEWHERE or viewer.tenant_id is None:
+        return condition
+    told = "another node has some of this node's GPUs; ask an administrator"
+    return msgspec.structs.replace(condition, message=told)
 
 
 def _device(atom: Atom, holders: Mapping[int, Holder], viewer: Viewer) -> pb.NodeDevice:

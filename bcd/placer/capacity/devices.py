@@ -7,12 +7,13 @@ from bcd.model.device import Device, DeviceClass, HealthState
 from bcd.model.host import Inventory
 from bcd.model.ids import NodeId
 from bcd.model.pool import PoolPolicy, SharingMode
-from bcd.store import atoms
+from bcd.store import atoms, gpu_claims
 from bcd.store.atoms import AtomFacts
 from bcd.store.database import Transaction
 
 # Of one node: a host has 16 GPUs or so, and a slot costs a row.
 _MAX_SLOTS = 1024
+_ELSEWHERE = "another node has this GPU"
 
 
 def sync_devices(
@@ -20,12 +21,21 @@ def sync_devices(
 ) -> bool:
     """Bring a node's atoms in step with its inventory; returns whether that changed any.
 
-    Call under the pool's lock.
+    Nothing that lies on a GPU which another node has takes bookings. Call under the pool's lock.
     """
     before = atoms.on_node(tx, node_id)
     slots = [atom.uuid for atom in before if atom.device_class is DeviceClass.SLOT]
-    atoms.sync(tx, node_id, facts_of(inventory, policy, slots))
+    elsewhere = gpu_claims.waited_for(tx, node_id)
+    facts = [
+        _withheld(fact) if fact.gpu_uuid in elsewhere else fact
+        for fact in facts_of(inventory, policy, slots)
+    ]
+    atoms.sync(tx, node_id, facts)
     return atoms.on_node(tx, node_id) != before
+
+
+def _withheld(fact: AtomFacts) -> AtomFacts:
+    return replace(fact, bookable=False, health=HealthState.UNKNOWN.value, health_reason=_ELSEWHERE)
 
 
 def facts_of(

@@ -1,7 +1,7 @@
 """Applies a node's newest inventory to its atoms and its host's amounts, under the pool's lock."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bcd.model.errors import InvalidInput
@@ -11,15 +11,17 @@ from bcd.model.reservation import Condition
 from bcd.placer.capacity.devices import sync_devices
 from bcd.placer.capacity.hosts import follow_host
 from bcd.placer.loops import each
-from bcd.store import inventories, nodes, pools, reservations, work
+from bcd.store import gpu_claims, inventories, nodes, pools, reservations, work
 from bcd.store.database import Database, Transaction
 from bcd.store.nodes import AppliedInventory
+from bcd.store.pools import PoolLock
 from bcd.wire.inventory import parse_inventory
 
 logger = logging.getLogger(__name__)
 
 _PROBLEM = "InventoryProblem"
 _IN_USE = "DeviceInUse"
+ELSEWHERE = "DeviceElsewhere"
 _MAX_MESSAGE = 1024
 _MAX_NAMES = 8
 
@@ -32,13 +34,17 @@ class InventoryKeeper:
 
     async def apply_pass(self) -> float | None:
         """One pass; one node's bad inventory does not stop the others."""
-        received = await self._database.read(inventories.unapplied)
         await each(
             "applying an inventory",
-            received,
+            await self._database.read(_waiting),
             lambda node: self._database.write(apply_inventory, node),
         )
         return None
+
+
+def _waiting(tx: Transaction) -> Sequence[NodeId]:
+    """Nodes with a new inventory, and those whose GPUs came free elsewhere."""
+    return list(dict.fromkeys([*inventories.unapplied(tx), *gpu_claims.due(tx, tx.now_ms())]))
 
 
 def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
@@ -50,45 +56,57 @@ def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
     held = pools.lock(tx, nodes.get(tx, node_id).pool_id)
     node = nodes.get(tx, node_id)
     stored = inventories.body(tx, node_id)
-    if stored is None or stored[0] == node.inventory_hash:
+    if stored is None or node.removed:
         return
     content_hash, body = stored
-    found: Inventory | None = None
-    try:
-        found, problems = parse_inventory(body)
-    except InvalidInput as error:
-        logger.warning("inventory refused", extra={"node": node_id, "problem": error.message})
-        problems = (error.message,)
+    fresh = content_hash != node.inventory_hash
+    if not fresh and node_id not in gpu_claims.due(tx, held.now_ms):
+        return
+    found, problems = _parsed(node_id, body)
+    if found is None and not fresh:
+        return
     if found is not None:
-        sync_devices(tx, node_id, found, held.pool.policy)
-        follow_host(tx, held, node_id, found)
-        pools.keep_models(tx, node.pool_id)
+        _follow(tx, held, node_id, found)
         node = replace(
             node,
             ready=True,
             hostname=found.host.hostname,
             driver_version=found.host.driver_version,
         )
-    nodes.apply_inventory(
-        tx,
-        node_id,
-        AppliedInventory(
-            inventory_hash=content_hash,
-            ready=node.ready,
-            hostname=node.hostname,
-            driver_version=node.driver_version,
-            conditions=tuple(_conditions(problems, found, node.conditions, held.now_ms)),
-        ),
+    elsewhere = gpu_claims.waited_for(tx, node_id)
+    applied = AppliedInventory(
+        inventory_hash=content_hash,
+        ready=node.ready,
+        hostname=node.hostname,
+        driver_version=node.driver_version,
+        conditions=tuple(_conditions(problems, found, elsewhere, node.conditions, held.now_ms)),
     )
+    nodes.apply_inventory(tx, node_id, applied)
     pools.note_changes(tx, held, [node_id], "node")
     work.poke(tx, node.pool_id, held.now_ms)
     for reservation_id in reservations.on_node(tx, node_id):
         work.poke(tx, reservation_id, held.now_ms)
 
 
+def _parsed(node_id: NodeId, body: bytes) -> tuple[Inventory | None, tuple[str, ...]]:
+    try:
+        return parse_inventory(body)
+    except InvalidInput as error:
+        logger.warning("inventory refused", extra={"node": node_id, "problem": error.message})
+        return None, (error.message,)
+
+
+def _follow(tx: Transaction, held: PoolLock, node_id: NodeId, found: Inventory) -> None:
+    gpu_claims.follow(tx, node_id, {device.gpu for device in found.devices}, held.now_ms)
+    sync_devices(tx, node_id, found, held.pool.policy)
+    follow_host(tx, held, node_id, found)
+    pools.keep_models(tx, held.pool.id)
+
+
 def _conditions(
     problems: tuple[str, ...],
     inventory: Inventory | None,
+    elsewhere: Mapping[str, NodeId],
     before: Sequence[Condition],
     now_ms: int,
 ) -> Iterator[Condition]:
@@ -96,6 +114,7 @@ def _conditions(
     found = {
         _PROBLEM: ("MalformedInventory", "; ".join(problems)),
         _IN_USE: ("ForeignProcess", _in_use(inventory)),
+        ELSEWHERE: ("HeldByAnotherNode", _elsewhere(elsewhere)),
     }
     for kind, (reason, message) in found.items():
         if message:
@@ -113,8 +132,23 @@ def _in_use(inventory: Inventory | None) -> str:
     names = [device.id for device in inventory.devices if device.in_use] if inventory else []
     if not names:
         return ""
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return (
-        f"a process outside every reservation computes on {', '.join(names[:_MAX_NAMES])}{more};"
+        f"a process outside every reservation computes on {_listed(names)};"
         " end it, until then no new reservation gets them"
     )
+
+
+def _elsewhere(elsewhere: Mapping[str, NodeId]) -> str:
+    """Which GPUs another node has, and what to do; empty for none."""
+    if not elsewhere:
+        return ""
+    names = [f"{uuid} ({holder})" for uuid, holder in sorted(elsewhere.items())]
+    return (
+        f"another node reported these GPUs first: {_listed(names)}; no reservation gets them here"
+        " until that node is removed or reports them no more"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"

@@ -6,6 +6,7 @@ import pytest
 
 from bcd.model.errors import Reason
 from bcd.model.ids import NodeId
+from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.signing import keys
 from bcd.store import certificates, nodes
 from bcd.wire.compute.v1 import admin_pb2 as pb
@@ -205,6 +206,22 @@ async def test_what_a_removed_node_still_sends_brings_it_not_back(
     await site.world.send_inventory(node, dgx("a", 4))
     assert (await alice.create("waits")).state == "pending"
     assert list((await alice.call(alice.nodes.ListNodes, _all())).nodes) == []
+
+
+async def test_which_node_has_a_gpu_already_is_told_to_administrators_alone(
+    site: Site, admin: Client, alice: Client
+) -> None:
+    first, second = await site.world.add_node(dgx("a", 1)), await site.world.add_node(dgx("a", 1))
+    for client in (admin, alice):
+        node = await get(client, second)
+        (condition,) = node.conditions
+        assert condition.reason == "HeldByAnotherNode"
+        assert (first.id in condition.message) == (client is admin)
+        assert [device.bookable for device in node.devices] == [False]
+    await admin.call(admin.nodes.RemoveNode, pb.RemoveNodeRequest(node_id=first.id))
+    await InventoryKeeper(site.world.database).apply_pass()
+    (device,) = (await get(alice, second)).devices
+    assert device.bookable
 
 
 def _all(**changes: Any) -> pb.ListNodesRequest:

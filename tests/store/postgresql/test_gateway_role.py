@@ -36,6 +36,8 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "events": NOTHING,
     "extend_holds": NOTHING,
     "gateways": {"select": ALL, "insert": ALL, "update": ALL},
+    "gpu_claims": NOTHING,
+    "gpu_waits": NOTHING,
     "gpus": NOTHING,
     "host_bookings": NOTHING,
     "host_capacity": NOTHING,
