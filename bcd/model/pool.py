@@ -17,6 +17,7 @@ MAX_VCPU = 4096
 MAX_MEMORY_GIB = 65_536
 MAX_REPLICAS = 64
 MAX_RATIO = Decimal(100)
+MAX_MEMORY_RATIO = Decimal(1)
 RATIO_DECIMALS = 3
 
 
@@ -51,10 +52,19 @@ class PerGpuPolicy(
 class RatioPolicy(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """How often a host's CPUs and memory are sold: exact decimals, 1 sells them once."""
+    """How often a host's CPUs and memory are sold: exact decimals, 1 sells them once.
+
+    Memory is sold once at most: a node admits holds by the memory that it has, so that what is
+    sold twice never binds. A larger one, of an older program's row, reads as 1.
+    """
 
     vcpu: Decimal = Decimal(1)
     memory_gib: Decimal = msgspec.field(default=Decimal(1), name="memoryGiB")
+
+    def __post_init__(self) -> None:
+        """Bound the memory's ratio."""
+        if self.memory_gib > MAX_MEMORY_RATIO:
+            msgspec.structs.force_setattr(self, "memory_gib", MAX_MEMORY_RATIO)
 
     @property
     def vcpu_ratio(self) -> Fraction:

@@ -50,6 +50,13 @@ def test_a_ratio_stays_exact() -> None:
     assert decoded(stored).ratio.memory_ratio == 1
 
 
+def test_memory_that_an_older_program_sold_twice_is_read_as_sold_once() -> None:
+    row = '{"ratio":{"vcpu":"2","memoryGiB":"%s"}}'
+    for stored, read in (("1.001", "1"), ("100", "1"), ("1", "1"), ("0.999", "0.999")):
+        assert decoded(row % stored).ratio == RatioPolicy(vcpu=Decimal(2), memory_gib=Decimal(read))
+    assert decoded(row % "1.5").ratio.memory_ratio == 1
+
+
 @pytest.mark.parametrize(
     ("sharing", "slots"),
     [

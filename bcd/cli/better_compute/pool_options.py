@@ -20,7 +20,10 @@ _OPTIONS = (
     ),
     click.option("--vcpu-ratio", type=float, metavar="RATIO", help="How often a CPU is sold: 1.5."),
     click.option(
-        "--memory-ratio", type=float, metavar="RATIO", help="How often memory is sold: 1."
+        "--memory-ratio",
+        type=float,
+        metavar="RATIO",
+        help="How much of the memory is sold, at most 1.",
     ),
     click.option(
         "--reserve-vcpu", type=int, metavar="N", help="CPUs that every host keeps for itself."

@@ -11,6 +11,7 @@ from bcd.model.errors import InvalidInput, Unsupported
 from bcd.model.pool import (
     MAX_GRACE_SECONDS,
     MAX_MEMORY_GIB,
+    MAX_MEMORY_RATIO,
     MAX_RATIO,
     MAX_REPLICAS,
     MAX_TURNAROUND_MS,
@@ -120,6 +121,12 @@ def _ratio(given: pb.PoolPolicy, before: RatioPolicy) -> RatioPolicy:
         vcpu = _decimal("ratio.vcpu", given.ratio.vcpu)
     if given.ratio.HasField("memory_gib"):
         memory_gib = _decimal("ratio.memoryGiB", given.ratio.memory_gib)
+        if memory_gib > MAX_MEMORY_RATIO:
+            raise InvalidInput(
+                "policy.ratio.memoryGiB",
+                "must be at most 1: nodes admit holds by the memory that they have; set 1, or"
+                " book less of it for each GPU (policy.perGpu.memoryGiB)",
+            )
     return RatioPolicy(vcpu=vcpu, memory_gib=memory_gib)
 
 

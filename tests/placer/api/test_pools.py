@@ -115,6 +115,8 @@ async def test_a_field_goes_back_to_its_default(site: Site, admin: Client) -> No
         ({"ratio": pb.HostRatio(memory_gib=float("nan"))}, Reason.INVALID_INPUT, "ratio.memoryGiB"),
         ({"ratio": pb.HostRatio(memory_gib=float("inf"))}, Reason.INVALID_INPUT, "ratio.memoryGiB"),
         ({"ratio": pb.HostRatio(memory_gib=1e-320)}, Reason.INVALID_INPUT, "ratio.memoryGiB"),
+        ({"ratio": pb.HostRatio(memory_gib=1.001)}, Reason.INVALID_INPUT, "ratio.memoryGiB"),
+        ({"ratio": pb.HostRatio(memory_gib=100)}, Reason.INVALID_INPUT, "ratio.memoryGiB"),
         ({"sharing": pb.Sharing(mode="x")}, Reason.INVALID_INPUT, "sharing.mode"),
         ({"sharing": pb.Sharing(replicas=0)}, Reason.INVALID_INPUT, "sharing.replicas"),
         ({"spot": pb.Spot(grace_seconds=3601)}, Reason.INVALID_INPUT, "spot.graceSeconds"),

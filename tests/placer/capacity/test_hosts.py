@@ -131,6 +131,16 @@ async def test_a_policy_that_changed_is_followed_by_every_host(
     assert world.pool_id in {row["key"] for row in due}
 
 
+async def test_memory_that_a_stored_policy_sells_twice_is_booked_once(world: World) -> None:
+    node = await world.add_node(dgx("a"))
+    keeper = HostsKeeper(world.database)
+    await keeper.sync_pass()
+    stored = '{"ratio":{"vcpu":"2","memoryGiB":"2"}}'
+    await world.database.write(lambda tx: tx.run("UPDATE pools SET policy = :p", p=stored))
+    await keeper.sync_pass()
+    assert await capacity_of(world, node) == replace(CAPACITY, vcpu=2 * CAPACITY.vcpu)
+
+
 async def test_a_pass_over_hosts_that_are_in_step_changes_nothing(world: World) -> None:
     await world.add_node(dgx("a"))
     await world.add_node(mig_host("m"))
