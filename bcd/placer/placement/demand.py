@@ -9,8 +9,9 @@ from bcd.model.device import DeviceClass
 from bcd.model.pool import SharingMode
 from bcd.model.reservation import DeviceAsk, Request, Resources, Topology
 
-CAN_LIMIT = "bc.dev/cap.devices.limits"
-CAN_HAND_TO_KUBELET = "bc.dev/cap.binding.kubernetes"
+CAPABILITY = "bc.dev/cap."  # what a daemon serves, as a label of its node (spec 6.4)
+CAN_LIMIT = f"{CAPABILITY}devices.limits"
+CAN_HAND_TO_KUBELET = f"{CAPABILITY}binding.kubernetes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import msgspec
 from bcd.model.ids import NodeId
 from bcd.model.reservation import DeviceAsk, Resources, Topology
 from bcd.placer.placement.choose import chooser
-from bcd.placer.placement.demand import Demand
+from bcd.placer.placement.demand import CAPABILITY, Demand
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.node import NodeView
 from bcd.placer.placement.planes import Alike
@@ -28,8 +28,8 @@ class Unschedulable:
 
     ``earliest_ms`` is None when none of the bookings known now has to end first, or too many
     would have to be looked at. ``nearest`` has words for some filters, on what was missing or how
-    near the nearest node came; ``shortage`` says what no node has enough of at all. ``fitting``
-    nodes would do, of the ``wanted`` ones of a gang.
+    near the nearest node came; ``shortage`` says what no node has enough of, or serves, at all.
+    ``fitting`` nodes would do, of the ``wanted`` ones of a gang.
     """
 
     rejected: Mapping[str, int]
@@ -81,7 +81,7 @@ def explain(
     return Unschedulable(
         rejected=count.rejected,
         earliest_ms=earliest(view, demand, start_ms, duration_ms, exclude),
-        shortage=shortage,
+        shortage=shortage + _unserved(view, demand.labels),
         nearest=count.nearest(with_devices=not shortage),
         fitting=count.fitting,
         wanted=demand.gang_size,
@@ -206,6 +206,19 @@ def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
         if most < ask.count:
             return f"; no node has {ask.count} such devices, the largest has {most}"
     return ""
+
+
+def _unserved(view: PoolView, labels: Iterable[str]) -> str:
+    """Labels asked for that no daemon has told of, in words; empty where no daemon told anything.
+
+    One that is away counts too: it will serve what it served.
+    """
+    told = [node.facts.labels for node in view.nodes.values() if node.facts.ready]
+    nobody = [key for key in sorted(labels) if told and not any(key in has for has in told)]
+    if not nobody:
+        return ""
+    names = " or ".join(key.removeprefix(CAPABILITY) for key in nobody)
+    return f"; no node's daemon serves {names}: run bcd doctor on the nodes, or use another pool"
 
 
 def _instead(shapes: Iterable[Shape], ask: DeviceAsk) -> str:

@@ -148,6 +148,8 @@ async def test_the_kubelets_binding_needs_a_pool_that_allows_it(world: World) ->
     await world.set_policy(kubernetes=True)
     made = await world.create(binding="kubernetes")
     assert made.request.binding is Binding.KUBERNETES
+    (waits,) = made.conditions
+    assert "; no node's daemon serves binding.kubernetes: " in waits.message
     await world.set_policy()
     assert (await world.create(binding="kubernetes")).id == made.id
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from bcd.model.device import DeviceClass
 from bcd.model.ids import NodeId
 from bcd.model.reservation import DeviceAsk, Resources, Topology
-from bcd.placer.placement.demand import CAN_LIMIT, Demand
+from bcd.placer.placement.demand import CAN_HAND_TO_KUBELET, CAN_LIMIT, Demand
 from bcd.placer.placement.search import Where, find
 from bcd.placer.placement.unschedulable import Unschedulable, explain
 from tests.placer.placement.machines import V100_MESH, ask, captured, demand, mig_host
@@ -155,6 +155,34 @@ def test_the_label_that_is_missing_is_named() -> None:
         "none of 3 nodes fits: state rejected 1, labels rejected 1 (needs label"
         " bc.dev/cap.devices.limits=*), resources rejected 1 (the closest has 8 of 16 vcpu)"
     )
+
+
+def test_what_no_daemon_serves_is_said_also_where_its_nodes_are_away() -> None:
+    kubelet = demand(ask(1), labels=CAN_HAND_TO_KUBELET)
+    limits = Host("b", dgx("b"), labels=CAN_LIMIT)
+    words = (
+        "; no node's daemon serves binding.kubernetes: run bcd doctor on the nodes, or use another"
+        " pool"
+    )
+    for hosts, rejected in (
+        ([host("a"), limits], "labels rejected 2 (needs label bc.dev/cap.binding.kubernetes=*)"),
+        ([host("a", cordoned=True)], "state rejected 1"),
+        ([host("a", trusted=False)], "trust rejected 1"),
+    ):
+        outcome = why_not(hosts, kubelet)
+        assert outcome.sentence == f"none of {len(hosts)} nodes fits: {rejected}{words}"
+        assert outcome.earliest_ms is None
+    neither = demand(ask(9), labels=f"{CAN_HAND_TO_KUBELET} {CAN_LIMIT}")
+    told = why_not([host("a")], neither).sentence
+    assert "; no node has 9 such devices, the largest has 8; no node's daemon serves" in told
+    assert "serves binding.kubernetes or devices.limits: " in told
+
+
+def test_a_capability_that_some_daemon_serves_or_may_yet_tell_of_is_not_missing() -> None:
+    kubelet = demand(ask(1), labels=CAN_HAND_TO_KUBELET)
+    away = Host("a", dgx("a"), labels=CAN_HAND_TO_KUBELET, flags={"reachable": False})
+    for hosts in ([away, host("b")], [host("c", ready=False)]):
+        assert "serves" not in why_not(hosts, kubelet).sentence
 
 
 def test_of_host_resources_the_nearest_miss_is_named() -> None:
