@@ -77,7 +77,10 @@ def sees(tx: Transaction, pool: Pool, tenant_id: str) -> bool:
 
 
 def withdraw(tx: Transaction, pool_id: PoolId, tenant_id: str) -> bool:
-    """Take an offer back; what runs under it stays, with its charges. Returns if there was one."""
+    """Take an offer back; returns if there was one.
+
+    What is placed under it stays, and what waits goes on waiting, with its charges.
+    """
     return bool(
         tx.run(
             "DELETE FROM offers WHERE pool_id = :pool_id AND tenant_id = :tenant_id",

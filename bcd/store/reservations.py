@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -44,7 +45,8 @@ class StoredReservation:
 
     ``resources`` are the host resources that each of its nodes gives, ``host_share`` the part of
     them without a charge. ``lease_until_ms`` is set from the first placement on where the request
-    has a lease; ``extended_ms`` is the window's whole length where it was extended.
+    has a lease; ``extended_ms`` is the window's whole length where it was extended. ``models`` are
+    the pool's models that its admission saw, None where that is not on record.
     """
 
     seq: int
@@ -69,6 +71,7 @@ class StoredReservation:
     version: int
     created_ms: int
     kind: Kind = Kind.RESERVATION
+    models: frozenset[str] | None = None
 
     @property
     def duration_ms(self) -> int:
@@ -124,7 +127,13 @@ def stored(row: Row) -> StoredReservation:
         version=row["version"],
         created_ms=row["created_ms"],
         kind=Kind(row["kind"]),
+        models=None if row["models"] is None else _models(row["models"]),
     )
+
+
+@lru_cache(maxsize=1024)
+def _models(text: str) -> frozenset[str]:
+    return msgspec.json.decode(text, type=frozenset[str])
 
 
 def add_draft(
@@ -177,7 +186,7 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         "UPDATE reservations SET state = :state, operation = :operation,"
         " conditions = :conditions, start_ms = :start_ms, end_ms = :end_ms, attempts = :attempts,"
         " bind_deadline_ms = :bind_deadline_ms, lease_until_ms = :lease_until_ms,"
-        " duration_ms = :extended_ms, owner = :owner, version = :version"
+        " duration_ms = :extended_ms, owner = :owner, models = :models, version = :version"
         " WHERE id = :id AND version = :before",
         id=after.id,
         state=after.state.value,
@@ -190,6 +199,7 @@ def save(tx: Transaction, before: StoredReservation, **changes: Any) -> StoredRe
         lease_until_ms=after.lease_until_ms,
         extended_ms=after.extended_ms,
         owner=after.owner,
+        models=None if after.models is None else _ENCODER.encode(sorted(after.models)).decode(),
         version=after.version,
         before=before.version,
     )

@@ -118,7 +118,7 @@ def set_(
 )
 @change_options
 def withdraw(pool: str, guest: str, output: str, config: Path | None) -> None:
-    """Take an offer back; what was admitted under it stays."""
+    """Take an offer back; what is placed under it stays, what waits goes on waiting."""
     with connected(config) as connection:
         chosen = pool_id(connection, connection.settings.tenant, pool)
         stub = OffersServiceStub(connection.channel)

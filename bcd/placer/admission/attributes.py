@@ -9,6 +9,7 @@ from bcd.model.pool import SharingPolicy
 from bcd.model.reservation import DeviceAsk, Request, Resources
 from bcd.model.units import HOUR_MS
 from bcd.placer.admission.quota import gpu_equivalents, memory_gib
+from bcd.placer.placement.shape import words_of
 
 ANY_MODEL = "any"
 
@@ -79,10 +80,5 @@ def _model_words(ask: DeviceAsk, models: Iterable[str]) -> frozenset[str]:
     ``nvidia h100``, in ``80GB`` and in no model at all, where the pool has H100s. By way of lower
     case, which is what placement compares.
     """
-    asked = frozenset(ask.model.lower().split())
-    found = asked
-    for model in models:
-        known = frozenset(model.lower().split())
-        if asked <= known:
-            found |= known
-    return frozenset(word.upper() for word in found) or frozenset({ANY_MODEL})
+    words = words_of(ask, models)
+    return frozenset(word.upper() for word in words) or frozenset({ANY_MODEL})

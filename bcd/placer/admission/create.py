@@ -14,13 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bcd.model.assignment import Binding
 from bcd.model.caller import Caller
 from bcd.model.errors import (
     AccessDenied,
     BcdError,
     Conflict,
-    InvalidInput,
     QuotaExceeded,
     Unavailable,
 )
@@ -41,7 +39,6 @@ from bcd.placer.admission.request import (
     Create,
     check_start,
     parse_create,
-    refuse_slots,
     request_hash,
     reservation_id,
 )
@@ -51,6 +48,7 @@ from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.seek import seek
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
+from bcd.placer.placement import allowed
 from bcd.placer.placement.booking import Placements
 from bcd.store import confirmations, offers, pools, quotas, reservations, shares
 from bcd.store.confirmations import Question
@@ -73,11 +71,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What was decided on a draft of that version, for the agent ``actor``, empty for a person."""
+    """What was decided on a draft of that version, for the agent ``actor``, empty for a person.
+
+    ``models`` are those of the pool that the policy saw.
+    """
 
     version: int
     decision: Decision
     actor: str
+    models: frozenset[str]
 
 
 class _DryRun(Exception):
@@ -142,17 +144,19 @@ class Admission:
         word = Confirmation.NONE
         if row.state is not State.DRAFT:
             word = await self._database.read(word_on, row)
-        verdict = _Verdict(row.version, self._decide(caller, row, pool, word), caller.actor)
+        verdict = self._verdict(caller, row, pool, word)
         return await self._database.write(self._settle, draft, verdict)
 
-    def _decide(
+    def _verdict(
         self, caller: Caller, asked: Draft | StoredReservation, pool: Pool, word: Confirmation
-    ) -> Decision:
+    ) -> _Verdict:
         place = Place(pool.region, pool.models, pool.policy.sharing)
         attributes = attributes_of(
             asked.tenant_id, asked.owner, place, asked.request, asked.resources
         )
-        return self._policy.decide(caller, Action.CREATE, attributes, word)
+        decision = self._policy.decide(caller, Action.CREATE, attributes, word)
+        version = asked.version if isinstance(asked, StoredReservation) else 0
+        return _Verdict(version, decision, caller.actor, frozenset(pool.models))
 
     def _settle(
         self, tx: Transaction, draft: Draft, verdict: _Verdict, *, rehearse: bool = False
@@ -167,7 +171,8 @@ class Admission:
             return Answered(reservations.view(tx, row))
         if isinstance(verdict.decision, Denied):
             return self._refuse(hand, row, verdict.decision, verdict.actor, rehearse=rehearse)
-        offer = offers.terms(tx, hand.held.pool, row.tenant_id)
+        row = replace(row, models=verdict.models)
+        offer = allowed.terms(tx, hand.held.pool, row.tenant_id, row.request)
         asked = charges(row.request, row.resources, row.host_share)
         if not row.request.spot:
             quotas.lock_for_room(tx, row.pool_id, row.tenant_id, hand.held.now_ms)
@@ -203,7 +208,7 @@ class Admission:
 
     async def _dry_run(self, caller: Caller, draft: Draft) -> Reservation:
         pool, asked, word = await self._database.read(_asked, draft)
-        verdict = _Verdict(0, self._decide(caller, asked, pool, word), caller.actor)
+        verdict = self._verdict(caller, asked, pool, word)
         try:
             await self._database.write(self._rehearse, draft, verdict)
         except _DryRun as rehearsed:
@@ -269,22 +274,6 @@ def _asked(tx: Transaction, draft: Draft) -> tuple[Pool, Draft | StoredReservati
     return pool, row, word_on(tx, row)
 
 
-def _refuse_for_pool(pool: Pool, draft: Draft) -> None:
-    """Raises InvalidInput for what no placement in this pool could hand over.
-
-    The kubelet gives bound GPUs to any pod of its cluster: that is for the pool's owner only.
-    """
-    refuse_slots(draft.request, pool.policy.sharing)
-    if draft.request.binding is not Binding.KUBERNETES:
-        return
-    if not pool.policy.kubernetes:
-        raise InvalidInput(
-            "binding", f"kubernetes needs a pool whose policy allows it; {pool.id} has none"
-        )
-    if pool.tenant_id != draft.tenant_id:
-        raise InvalidInput("binding", "kubernetes is for the pool's owner alone; book a hold")
-
-
 def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, Answered | None]:
     """Transaction 1: write the draft or read what is there.
 
@@ -295,7 +284,7 @@ def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, 
     while row is None:  # an old draft may be swept between the two
         added = reservations.add_draft(tx, resolved)
         if added is not None:
-            _refuse_for_pool(pool, draft)
+            allowed.refuse(pool, draft.tenant_id, draft.request)
             check_start(draft.request, added.created_ms)
             return pool, added, None
         row = reservations.get(tx, draft.id)
@@ -307,7 +296,7 @@ def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, 
     if row.state is State.DENIED:
         return pool, row, Answered(refusal=denied_before(row))
     if row.state in _UNDECIDED:
-        _refuse_for_pool(pool, draft)
+        allowed.refuse(pool, draft.tenant_id, draft.request)
         return pool, row, None
     return pool, row, Answered(reservations.view(tx, row))
 

@@ -20,8 +20,8 @@ from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.preempt import starts_with_room
 from bcd.placer.lifecycle.seek import seek
 from bcd.placer.pki.command import CommandSigner
+from bcd.placer.placement.allowed import demand_in
 from bcd.placer.placement.booking import Placed, Placements
-from bcd.placer.placement.demand import demand_of
 from bcd.placer.placement.earliest import longest_free
 from bcd.placer.placement.shadow import kept_from
 from bcd.placer.placement.unschedulable import Unschedulable
@@ -121,7 +121,7 @@ class Previews:
     def _longest_free(self, hand: Hand, row: StoredReservation) -> int:
         tx, held = hand.tx, hand.held
         view = self._placements.view(tx, held)
-        demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
+        demand = demand_in(held.pool, row)
         with kept_from(tx, held, view, row):
             free_ms = longest_free(view, demand, max(held.now_ms, row.request.start or 0))
         if free_ms is None:

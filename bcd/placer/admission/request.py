@@ -19,7 +19,6 @@ from bcd.model.caller import Caller
 from bcd.model.device import DeviceClass
 from bcd.model.errors import InvalidInput, Unsupported
 from bcd.model.ids import PoolId, ReservationId, parse_type_id
-from bcd.model.pool import SharingMode, SharingPolicy
 from bcd.model.reservation import DeviceAsk, Gang, Request, Resources, Topology
 from bcd.model.texts import check_text
 from bcd.model.units import MAX_DURATION_MS, MINUTE_MS, parse_duration_ms
@@ -240,23 +239,6 @@ def check_start(request: Request, now_ms: int) -> None:
         raise InvalidInput("start", "is in the past; leave it out to start at once")
     if request.start > now_ms + MAX_DURATION_MS:
         raise InvalidInput("start", "must be at most ten years ahead")
-
-
-def refuse_slots(request: Request, sharing: SharingPolicy) -> None:
-    """Refuse slots of an MPS pool that no process could use together (spec 16.4).
-
-    It speaks to one MPS daemon only, which has one GPU. Raises InvalidInput.
-    """
-    shared = any(ask.device_class is DeviceClass.SLOT for ask in request.devices)
-    if not shared or sharing.mode is not SharingMode.MPS:
-        return
-    if len(request.devices) > 1:
-        raise InvalidInput("devices", "slots shared by MPS are reserved without other devices")
-    if request.devices[0].count > sharing.slots_per_gpu:
-        raise InvalidInput(
-            "devices[0].count",
-            f"slots shared by MPS lie on one GPU, which has {sharing.slots_per_gpu}",
-        )
 
 
 def request_hash(request: Request) -> str:

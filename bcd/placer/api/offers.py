@@ -49,7 +49,7 @@ class OfferCalls:
     async def withdraw_offer(
         self, caller: Caller, request: pb.WithdrawOfferRequest
     ) -> pb.WithdrawOfferResponse:
-        """Take an offer back; what runs under it stays."""
+        """Take an offer back; what is placed under it stays, what waits goes on waiting."""
         require_admin(caller)
         await self.database.write(_withdraw, request.pool_id, request.tenant_id)
         return pb.WithdrawOfferResponse()
@@ -83,6 +83,7 @@ def _withdraw(tx: Transaction, pool_id: str, tenant_id: str) -> None:
         raise NotFound(
             f"pool {held.pool.id} is not offered to {tenant_id[:64]}", poolId=held.pool.id
         )
+    work.poke(tx, held.pool.id, held.now_ms)  # what waits under it keeps nothing from others
 
 
 def _page(

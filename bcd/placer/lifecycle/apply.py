@@ -318,7 +318,7 @@ def _unschedulable(row: StoredReservation, outcome: Unschedulable, now_ms: int) 
     return Condition(
         type=ConditionType.UNSCHEDULABLE.value,
         status="True",
-        reason="NoNodeFits",
+        reason=outcome.reason,
         message=message,
         last_transition_time=now_ms,
     )

@@ -17,8 +17,9 @@ from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.lifecycle.decide import is_preempting, kept_or_new
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.lifecycle.victims import Room, choose_victims, without
+from bcd.placer.placement.allowed import demand_in
 from bcd.placer.placement.booking import Placed, Placements
-from bcd.placer.placement.demand import Demand, demand_of
+from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting
 from bcd.placer.placement.shadow import kept_from
@@ -138,7 +139,7 @@ def _first_without(
 ) -> int | None:
     tx, held = hand.tx, hand.held
     view = placements.view(tx, held)
-    demand = demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
+    demand = demand_in(held.pool, row)
     duration_ms = row.request.duration_ms + held.pool.policy.turnaround_ms
     gone = {one.id for one in candidates}
     occupied = occupancy.with_spot(tx, held.pool.id, Window(begin_ms, FOREVER))
@@ -194,7 +195,7 @@ def _plan(
     avoid: frozenset[NodeId],
 ) -> _Plan | None:
     chances = _chances(hand, row, row.request.start or 0)
-    demand = demand_of(row.request, row.resources, hand.held.pool.policy.sharing.mode)
+    demand = demand_in(hand.held.pool, row)
     for begin_ms, candidates in chances.in_turn:
         if refused.earliest_ms is not None and refused.earliest_ms <= begin_ms:
             return None
@@ -216,7 +217,7 @@ def _repair_plan(
 ) -> _Plan | None:
     """Who yields so that the lost members fit beside the others in the reservation's window."""
     policy = hand.held.pool.policy
-    demand = demand_of(row.request, row.resources, policy.sharing.mode).of(len(lost))
+    demand = demand_in(hand.held.pool, row).of(len(lost))
     window = Window(during.start_ms, during.end_ms + policy.turnaround_ms)
     gone = {allocation.id for allocation in lost}
     kept = frozenset(a.node_id for a in allocations.live(hand.tx, row.id) if a.id not in gone)

@@ -11,7 +11,8 @@ from functools import partial
 from bcd.model.errors import Unavailable
 from bcd.model.ids import NodeId, ReservationId
 from bcd.model.reservation import Window
-from bcd.placer.placement.demand import Demand, demand_of
+from bcd.placer.placement.allowed import demand_in
+from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.search import Found, Where, find
 from bcd.placer.placement.shadow import Kept, beside
 from bcd.placer.placement.unschedulable import Unschedulable, explain
@@ -94,7 +95,7 @@ class Placements:
         ahead_ms = row.request.start if (row.request.start or 0) > held.now_ms else None
         start_ms = ahead_ms or held.now_ms
         window = Window(start_ms, start_ms + row.request.duration_ms)
-        demand = _demand(held, row)
+        demand = demand_in(held.pool, row)
         booked = _with_turnaround(held, window)
         question = Question(demand, booked.end_ms - start_ms, ahead_ms)
         where = Where(start_ms=start_ms, end_ms=booked.end_ms, now_ms=held.now_ms, avoid=avoid)
@@ -134,7 +135,7 @@ class Placements:
         assert row.during is not None
         gone = {allocation.id for allocation in lost}
         kept = [a for a in allocations.live(tx, row.id) if a.id not in gone]
-        demand = _demand(held, row).of(len(lost))
+        demand = demand_in(held.pool, row).of(len(lost))
         booked = _with_turnaround(held, row.during)
         where = Where(
             start_ms=booked.start_ms,
@@ -285,10 +286,6 @@ class Placements:
         except LostRace:
             self._views.forget(held.pool.id)
             return None
-
-
-def _demand(held: PoolLock, row: StoredReservation) -> Demand:
-    return demand_of(row.request, row.resources, held.pool.policy.sharing.mode)
 
 
 def _with_turnaround(held: PoolLock, window: Window) -> Window:

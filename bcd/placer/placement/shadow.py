@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from bcd.model.ids import ReservationId
-from bcd.placer.placement.demand import demand_of
+from bcd.placer.placement.allowed import barred, demand_in
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting, find
 from bcd.placer.placement.unschedulable import Unschedulable
@@ -91,7 +91,7 @@ def _keep_for(
         sooner = refused.earliest_ms is not None and refused.earliest_ms < known.start_ms
         if not sooner:
             return
-    best = _earliest_shadow(held, view, row)
+    best = _earliest_shadow(tx, held, view, row)
     if best is not None:
         shadows.put(tx, held.pool.id, best)
 
@@ -104,12 +104,12 @@ def _of_older(
     if not oldest:
         return None
     known = shadows.get(tx, held.pool.id)
-    if known is not None and _holds(held, view, oldest[0], known):
+    if known is not None and _holds(tx, held, view, oldest[0], known):
         return oldest[0], known
     for waiting in queue.pending_before(tx, held.pool.id, row.seq, _ASKED):
-        if known is not None and _holds(held, view, waiting, known):
+        if known is not None and _holds(tx, held, view, waiting, known):
             return waiting, known
-        best = _earliest_shadow(held, view, waiting)
+        best = _earliest_shadow(tx, held, view, waiting)
         if best is not None:
             shadows.put(tx, held.pool.id, best)
             return waiting, best
@@ -120,17 +120,22 @@ def _is_of(shadow: Shadow, row: StoredReservation) -> bool:
     return shadow.reservation_id == row.id
 
 
-def _holds(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Shadow) -> bool:
+def _holds(
+    tx: Transaction, held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Shadow
+) -> bool:
     """Whether it is this one's shadow, stands, and the owner could not start at once.
 
-    What is free right now is nobody else's, even if it could be given back in time.
+    What is free right now is nobody else's, even if it could be given back in time. Nothing is
+    kept for one that the pool no longer allows.
     """
     if not _is_of(shadow, owner) or not _stands(held, view, owner, shadow):
+        return False
+    if barred(tx, held.pool, owner) is not None:
         return False
     now_ms = held.now_ms
     if shadow.start_ms == now_ms:
         return True
-    demand = demand_of(owner.request, owner.resources, held.pool.policy.sharing.mode)
+    demand = demand_in(held.pool, owner)
     at_once = Where(start_ms=now_ms, end_ms=now_ms + shadow.end_ms - shadow.start_ms)
     return count_fitting(view, demand, at_once, demand.gang_size) < demand.gang_size
 
@@ -152,15 +157,19 @@ def _stands(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sh
     return True
 
 
-def _earliest_shadow(held: PoolLock, view: PoolView, owner: StoredReservation) -> Shadow | None:
+def _earliest_shadow(
+    tx: Transaction, held: PoolLock, view: PoolView, owner: StoredReservation
+) -> Shadow | None:
     """Where and when it would start first; None when it fits not even into an idle pool.
 
     Nor for a spot one, which yields to others and keeps nothing from them, nor for one whose start
-    is still ahead: it asked for that time and no other.
+    is still ahead: it asked for that time and no other. Nor where the pool no longer allows it.
     """
     if owner.request.spot or (owner.request.start or 0) > held.now_ms:
         return None
-    demand = demand_of(owner.request, owner.resources, held.pool.policy.sharing.mode)
+    if barred(tx, held.pool, owner) is not None:
+        return None
+    demand = demand_in(held.pool, owner)
     duration_ms = owner.request.duration_ms + held.pool.policy.turnaround_ms
     idle_ms = max(held.now_ms, view.horizon_ms)
     idle = Where(start_ms=idle_ms, end_ms=idle_ms + duration_ms)

@@ -8,10 +8,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import msgspec
+
 from bcd.model.device import DeviceClass
 from bcd.model.reservation import DeviceAsk, Topology
 
 _MAX_CLIQUES = 256
+
+
+class AdmittedAsk(DeviceAsk, frozen=True, kw_only=True):
+    """An entry that only devices match whose models have no words but these, in lower case."""
+
+    words: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +57,12 @@ class Shape:
 
     def matching(self, ask: DeviceAsk) -> int:
         """The atoms that are of the asked class, model and profile."""
-        return _matching(self, ask.device_class, ask.model, ask.profile)
+        words = ask.words if isinstance(ask, AdmittedAsk) else None
+        return _matching(self, ask.device_class, ask.model, ask.profile, words)
 
     def of_class(self, device_class: DeviceClass) -> int:
         """The atoms of one class."""
-        return _matching(self, device_class, "", "")
+        return _matching(self, device_class, "", "", None)
 
     def consumed(self, taken: int) -> int:
         """These atoms and their rivals: a GPU taken in one mode is so in no other."""
@@ -120,18 +129,45 @@ def bits(mask: int) -> Iterator[int]:
 
 
 @lru_cache(maxsize=4096)
-def _matching(shape: Shape, device_class: DeviceClass, model: str, profile: str) -> int:
+def _matching(
+    shape: Shape,
+    device_class: DeviceClass,
+    model: str,
+    profile: str,
+    words: frozenset[str] | None,
+) -> int:
     return _mask(
         slot.device_class == device_class
-        and _is_model(slot.model, model)
+        and _words(model) <= _words(slot.model)
+        and (words is None or _words(slot.model) <= words)
         and profile in ("", slot.profile)
         for slot in shape.slots
     )
 
 
-def _is_model(model: str, asked: str) -> bool:
-    """Whether the device's model has every word asked for: "H100" is in "NVIDIA H100 80GB HBM3"."""
-    return set(asked.lower().split()) <= set(model.lower().split())
+def _words(model: str) -> frozenset[str]:
+    """A device matches that has every word asked for: "H100" is in "NVIDIA H100 80GB HBM3"."""
+    return frozenset(model.lower().split())
+
+
+def words_of(ask: DeviceAsk, models: Iterable[str]) -> frozenset[str]:
+    """The words, in lower case, of an entry's model and of each of these that it could be given."""
+    asked = found = _words(ask.model)
+    for model in models:
+        known = _words(model)
+        if asked <= known:
+            found |= known
+    return found
+
+
+@lru_cache(maxsize=1024)
+def admitted(ask: DeviceAsk, models: frozenset[str]) -> DeviceAsk:
+    """An entry that was admitted where the pool had these models.
+
+    One that was admitted as any model whatever, where there was none, is so.
+    """
+    words = words_of(ask, models)
+    return AdmittedAsk(**msgspec.structs.asdict(ask), words=words) if words else ask
 
 
 @lru_cache(maxsize=65536)

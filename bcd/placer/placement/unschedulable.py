@@ -13,7 +13,7 @@ from bcd.placer.placement.demand import CAPABILITY, Demand
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.node import NodeView
 from bcd.placer.placement.planes import Alike
-from bcd.placer.placement.shape import Shape
+from bcd.placer.placement.shape import AdmittedAsk, Shape
 from bcd.placer.placement.timeline import amounts_of
 from bcd.placer.placement.view import PoolView
 
@@ -29,7 +29,8 @@ class Unschedulable:
     ``earliest_ms`` is None when none of the bookings known now has to end first, or too many
     would have to be looked at. ``nearest`` has words for some filters, on what was missing or how
     near the nearest node came; ``shortage`` says what no node has enough of, or serves, at all.
-    ``fitting`` nodes would do, of the ``wanted`` ones of a gang.
+    ``fitting`` nodes would do, of the ``wanted`` ones of a gang. ``barred`` says, in words, what
+    the pool does not allow whatever its nodes have; ``reason`` is the condition's.
     """
 
     rejected: Mapping[str, int]
@@ -38,10 +39,14 @@ class Unschedulable:
     nearest: Mapping[str, str] = field(default_factory=dict)
     fitting: int = 0
     wanted: int = 1
+    reason: str = "NoNodeFits"
+    barred: str = ""
 
     @property
     def sentence(self) -> str:
         """For people: what was looked at, and what to do."""
+        if self.barred:
+            return self.barred
         total = sum(self.rejected.values()) + self.fitting
         if not total:
             return "the pool has no nodes; add one, or use another pool"
@@ -89,6 +94,7 @@ def explain(
 
 
 _NO_LABELS: frozenset[str] = frozenset()
+_CAME_LATER = "of models that came after it was admitted; reserve anew to be given them"
 
 
 class _Count:
@@ -144,9 +150,12 @@ class _Count:
         return "devices"
 
     def _note_devices(self, reason: str, alike: Alike) -> None:
-        """How many of the devices asked for are free there, or lie together as they should."""
+        """How near its devices come: free, together as they should, or only admitted too early."""
         parts = [(alike.free & alike.kind.shape.matching(a), a) for a in self._demand.devices]
-        if reason == "devices":
+        if reason == "model":
+            if all(alike.kind.shape.matching(_regardless(ask)) for ask in self._demand.devices):
+                self._nearest[reason] = (1.0, _CAME_LATER)
+        elif reason == "devices":
             usable = sum(min(ask.count, free.bit_count()) for free, ask in parts)
             self._note(reason, usable, self._wanted, "free")
         elif reason == "topology":
@@ -199,13 +208,20 @@ def _named(resources: Resources) -> Mapping[str, int]:
 def _shortage(view: PoolView, asks: Sequence[DeviceAsk]) -> str:
     """The first entry that no node could serve, in service and free or not, in words."""
     shapes = {node.facts.shape for node in view.nodes.values()}
-    for ask in asks:
+    for ask in map(_regardless, asks):
         most = max((shape.matching(ask).bit_count() for shape in shapes), default=0)
         if not most:
             return f"; no node has {_instead(shapes, ask)}"
         if most < ask.count:
             return f"; no node has {ask.count} such devices, the largest has {most}"
     return ""
+
+
+def _regardless(ask: DeviceAsk) -> DeviceAsk:
+    """The entry as it was asked for, whichever models its admission saw."""
+    if not isinstance(ask, AdmittedAsk):
+        return ask
+    return DeviceAsk(**{name: getattr(ask, name) for name in DeviceAsk.__struct_fields__})
 
 
 def _unserved(view: PoolView, labels: Iterable[str]) -> str:

@@ -60,18 +60,6 @@ async def test_an_offer_withdrawn_while_the_policy_decides_places_nothing(
         assert await records.count(world.database, f"SELECT count(*) AS n FROM {table}") == 0
 
 
-async def test_what_waits_under_a_withdrawn_offer_was_admitted(world: World) -> None:
-    await offer(world, gpu=4)
-    waiting = await book(world)
-    assert waiting.state is State.PENDING
-    await withdraw(world)
-    await world.add_node(dgx("a"))
-    await world.work()
-    assert (await world.view(waiting.id)).state is State.BINDING
-    await world.end_if_live(waiting.id)
-    await records.assert_quota_adds_up(world.database)
-
-
 async def test_a_draft_under_an_offer_that_was_withdrawn_is_not_decided(world: World) -> None:
     await world.add_node(dgx("a"))
     await offer(world, gpu=0)
