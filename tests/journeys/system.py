@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -97,13 +98,21 @@ class Client:
         self.credentials = admin_pb2_grpc.CredentialsServiceStub(self.channel)
 
     def create(
-        self, pool_id: str, count: int, key: str, *, topology: str = "", duration: str = "1h"
+        self,
+        pool_id: str,
+        count: int,
+        key: str,
+        *,
+        topology: str = "",
+        model: str = "",
+        duration: str = "1h",
+        **more: Any,
     ) -> reservations_pb2.Reservation:
-        """Reserve GPUs."""
+        """Reserve GPUs; ``more`` are further fields of the request."""
         request = reservations_pb2.CreateReservationRequest(
-            tenant_id=TENANT, pool_id=pool_id, duration=duration, idempotency_key=key
+            tenant_id=TENANT, pool_id=pool_id, duration=duration, idempotency_key=key, **more
         )
-        request.devices.add(**{"class": "gpu"}, count=count, topology=topology)
+        request.devices.add(**{"class": "gpu"}, count=count, topology=topology, model=model)
         answer = self.reservations.CreateReservation(request, metadata=self.metadata, timeout=30)
         return answer.reservation
 

@@ -241,6 +241,13 @@ class World:
         host: HostFacts | None = None,
     ) -> FakeNode:
         """A node that joined, connected and sent its inventory, all applied."""
+        node = await self.enrol(pool_id, trusted=trusted)
+        await self.connect(node)
+        await self.send_inventory(node, devices, host)
+        return node
+
+    async def enrol(self, pool_id: PoolId | None = None, *, trusted: bool = True) -> FakeNode:
+        """A node that joined, and did no more than that."""
         key = generate_key()
 
         def join(tx: Transaction) -> NodeId:
@@ -250,15 +257,17 @@ class World:
             certificates.record(tx, issued.row)
             return node_id
 
-        node_id = await self.database.write(join)
-        node = FakeNode(node_id, key)
+        node = FakeNode(await self.database.write(join), key)
         self.nodes.append(node)
-        await self.connect(node)
-        await self.send_inventory(node, devices, host)
         return node
 
     async def connect(self, node: FakeNode) -> None:
         """Open a session, and let the placer see it."""
+        await self.open_session(node)
+        await self.judge_reachability(node)
+
+    async def open_session(self, node: FakeNode) -> None:
+        """Open a session as the gateway does; nobody has looked at it yet."""
         opening = Opening(
             node_id=node.id,
             gateway_id="gw",
@@ -270,7 +279,6 @@ class World:
         )
         node.epoch = await self.database.write(sessions.open_session, opening)
         await self.database.write(nodes.replace_capabilities, node.id, CAPABILITIES)
-        await self.judge_reachability(node)
 
     async def judge_reachability(self, node: FakeNode) -> None:
         """Let the placer look at the node's session."""
@@ -280,6 +288,13 @@ class World:
         self, node: FakeNode, devices: Sequence[Device], host: HostFacts | None = None
     ) -> None:
         """Store an inventory as the gateway would, and apply it."""
+        await self.store_inventory(node, devices, host)
+        await self.database.write(apply_inventory, node.id)
+
+    async def store_inventory(
+        self, node: FakeNode, devices: Sequence[Device], host: HostFacts | None = None
+    ) -> None:
+        """Store an inventory as the gateway would; nobody has looked at it yet."""
         node.devices = tuple(devices)
         message = encode_inventory(inventory_of(devices, host=host))
         body = message.SerializeToString()
@@ -287,7 +302,6 @@ class World:
             inventories.store, node.id, node.epoch, message.hash, body
         )
         assert stored
-        await self.database.write(apply_inventory, node.id)
 
     async def create(
         self, count: int = 1, *, key: str = "k", caller: Caller = ALICE, **changes: Any

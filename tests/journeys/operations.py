@@ -1,0 +1,144 @@
+"""What a placer is killed in: operations that change things, as somebody outside brings them on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bcd.model.pool import PoolPolicy
+from bcd.wire.compute.v1 import reservations_pb2
+from tests.journeys.records import event_names
+from tests.journeys.system import TENANT, wait_until
+from tests.journeys.victim import Victim
+from tests.placer.world import World
+
+_DEFAULT = PoolPolicy()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What is killed: the functions whose statements count, and how it is done and repeated.
+
+    It is about the reservations with the key it is given, or that and a word behind it.
+    ``prepare`` makes what is needed, undisturbed. ``act`` may be answered, or break off; whoever
+    got no answer does it again. ``ends`` are all events in the end, by the word.
+    """
+
+    works: tuple[str, ...]
+    prepare: Callable[[Victim, str], None]
+    act: Callable[[Victim, str], None]
+    ends: Mapping[str, str]
+    node_count: int = 1
+    policy: PoolPolicy = _DEFAULT
+    stride: int = 3
+
+
+def key_of(key: str, word: str) -> str:
+    """The idempotency key of one of an operation's reservations."""
+    return f"{key} {word}".strip()
+
+
+def has_come(victim: Victim, key: str, wanted: str) -> bool:
+    """Whether there are as many events of a reservation as that."""
+    return len(event_names(victim.system.url, victim.acknowledged[key])) >= len(wanted.split())
+
+
+def await_events(victim: Victim, key: str, wanted: str) -> None:
+    """Wait until there are as many events of a reservation as that."""
+    wait_until(wanted, lambda: has_come(victim, key, wanted))
+
+
+def only_start(_victim: Victim, _key: str) -> None:
+    """Whoever starts finds what is to be done."""
+
+
+def _nothing(_victim: Victim, _key: str) -> None:
+    pass
+
+
+def _create(victim: Victim, key: str) -> None:
+    victim.create(key)
+
+
+def _started(victim: Victim, key: str) -> None:
+    victim.create(key)
+    await_events(victim, key, "placed binding")
+
+
+def _reported(victim: Victim, key: str) -> None:
+    """Bound as its node says, and nobody has looked at that yet."""
+    _started(victim, key)
+    victim.kill()
+
+    async def report_bound(world: World) -> None:
+        (node,) = victim.nodes
+        for allocation in await world.held(node):
+            await world.send(node, node.seal(node.report(allocation)), allocation.id)
+
+    victim.with_world(report_bound)
+
+
+def _waiting(victim: Victim, key: str) -> None:
+    """Pending, because somebody has the whole node."""
+    holds = key_of(key, "holds")
+    victim.create(holds, 8)
+    await_events(victim, holds, "placed binding")
+    victim.create(key)
+    await_events(victim, key, "pending")
+
+
+def _make_room(victim: Victim, key: str) -> None:
+    victim.client.release(victim.acknowledged[key_of(key, "holds")])
+
+
+def _release(victim: Victim, key: str) -> None:
+    victim.client.release(victim.acknowledged[key])
+
+
+def _extend(victim: Victim, key: str) -> None:
+    """To an end, so that whoever asks again asks for the same; the slot of the dead comes back."""
+    victim.beside.execute("DELETE FROM extend_holds")
+    client, made = victim.client, victim.acknowledged[key]
+    end = client.get(made).during.start + 2 * 3_600_000
+    request = reservations_pb2.ExtendReservationRequest(
+        tenant_id=TENANT, reservation_id=made, until=end, idempotency_key=key
+    )
+    client.reservations.ExtendReservation(request, metadata=client.metadata, timeout=30)
+
+
+OPERATIONS = {
+    "create": Operation(
+        works=("open_draft", "Admission._settle"),
+        prepare=_nothing,
+        act=_create,
+        ends={"": "placed binding"},
+    ),
+    "start": Operation(
+        works=("Reconciler.reconcile",),
+        prepare=_nothing,
+        act=_create,
+        ends={"": "placed binding"},
+    ),
+    "bind": Operation(
+        works=("judge_node", "Reconciler.reconcile"),
+        prepare=_reported,
+        act=only_start,
+        ends={"": "placed binding active"},
+    ),
+    "seek": Operation(
+        works=("retry_pending", "Reconciler.reconcile"),
+        prepare=_waiting,
+        act=_make_room,
+        ends={"": "pending placed binding", "holds": "placed binding released"},
+    ),
+    "extend": Operation(
+        works=("_stage", "Extensions._apply"),
+        prepare=_started,
+        act=_extend,
+        ends={"": "placed binding extended"},
+    ),
+    "release": Operation(
+        works=("ReservationCalls._end",),
+        prepare=_started,
+        act=_release,
+        ends={"": "placed binding released"},
+    ),
+}
