@@ -1,11 +1,15 @@
 """What a placer is killed in: operations that change things, as somebody outside brings them on."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from bcd.model.device import HEALTHY, Health, HealthState
 from bcd.model.pool import PoolPolicy
+from bcd.model.units import MINUTE_MS
 from bcd.wire.compute.v1 import reservations_pb2
-from tests.journeys.records import event_names
+from tests.journeys.records import event_names, query
 from tests.journeys.system import TENANT, wait_until
 from tests.journeys.victim import Victim
 from tests.placer.world import World
@@ -19,13 +23,15 @@ class Operation:
 
     It is about the reservations with the key it is given, or that and a word behind it.
     ``prepare`` makes what is needed, undisturbed. ``act`` may be answered, or break off; whoever
-    got no answer does it again. ``ends`` are all events in the end, by the word.
+    got no answer does it again. ``ends`` are all events in the end, by the word, and ``grants``
+    where that matters the allocations: the state, and the how-manieth node it lies on.
     """
 
     works: tuple[str, ...]
     prepare: Callable[[Victim, str], None]
     act: Callable[[Victim, str], None]
     ends: Mapping[str, str]
+    grants: Sequence[tuple[str, int]] | None = None
     node_count: int = 1
     policy: PoolPolicy = _DEFAULT
     stride: int = 3
@@ -76,6 +82,44 @@ def _reported(victim: Victim, key: str) -> None:
     victim.with_world(report_bound)
 
 
+def _booked_ahead(victim: Victim, key: str) -> tuple[str, str]:
+    """Two members that start soon, no placer running; returns the first one's (node, device)."""
+    start_ms = time.time_ns() // 1_000_000 + 10 * MINUTE_MS
+    made = victim.create(key, 1, start=start_ms, gang=reservations_pb2.Gang(size=2))
+    victim.kill()
+    rows = query(
+        victim.system.url,
+        f"SELECT node_id, devices FROM allocations WHERE reservation_id = '{made}' ORDER BY id",
+    )
+    ((device, _),) = json.loads(rows[0]["devices"])
+    return rows[0]["node_id"], device
+
+
+def _node_lost(victim: Victim, key: str) -> None:
+    """One member's node is silent, and the one that was before is back."""
+    node_id, _ = _booked_ahead(victim, key)
+    victim.bring_back()
+    victim.beside.execute(
+        f"UPDATE sessions SET ttl_ms = 0, last_seen_ms = 0 WHERE node_id = '{node_id}'"
+    )
+
+
+def _device_lost(victim: Victim, key: str) -> None:
+    """One member's device is ill, and the one that was before is well again."""
+    _, ill = _booked_ahead(victim, key)
+    broken = Health(HealthState.UNHEALTHY, "Xid 79")
+
+    async def tell(world: World) -> None:
+        for node in victim.nodes:
+            devices = [
+                replace(device, health=broken if device.id == ill else HEALTHY)
+                for device in node.devices
+            ]
+            await world.store_inventory(node, devices)
+
+    victim.with_world(tell)
+
+
 def _waiting(victim: Victim, key: str) -> None:
     """Pending, because somebody has the whole node."""
     holds = key_of(key, "holds")
@@ -103,6 +147,10 @@ def _extend(victim: Victim, key: str) -> None:
     )
     client.reservations.ExtendReservation(request, metadata=client.metadata, timeout=30)
 
+
+# Of two members the lost one moves, to the one of four nodes that is free and was not just lost.
+_REPAIRED = {"": "placed repaired"}
+_MOVED = (("ended", 0), ("booked", 1), ("booked", 2))
 
 OPERATIONS = {
     "create": Operation(
@@ -140,5 +188,23 @@ OPERATIONS = {
         prepare=_started,
         act=_release,
         ends={"": "placed binding released"},
+    ),
+    "repair-node": Operation(
+        works=("judge", "Reconciler.reconcile"),
+        prepare=_node_lost,
+        act=only_start,
+        ends=_REPAIRED,
+        grants=_MOVED,
+        node_count=4,
+        stride=12,
+    ),
+    "repair-device": Operation(
+        works=("apply_inventory", "Reconciler.reconcile"),
+        prepare=_device_lost,
+        act=only_start,
+        ends=_REPAIRED,
+        grants=_MOVED,
+        node_count=4,
+        stride=12,
     ),
 }

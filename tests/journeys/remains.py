@@ -52,7 +52,7 @@ def remains_of(url: str, reservation_id: str) -> Remains:
         length_ms=row["end_ms"] - row["start_ms"] if whole else 0,
         events=_events(url, reservation_id),
         charges=[(charge["resource"], charge["amount"]) for charge in charges],
-        grants=[(grant["state"], nodes.index(grant["node_id"])) for grant in grants],
+        grants=tuple((grant["state"], nodes.index(grant["node_id"])) for grant in grants),
         devices=len(query(url, f"SELECT id FROM bookings {mine}")),
         work=len(query(url, f"SELECT key FROM work WHERE key = '{reservation_id}'")),
     )
