@@ -1,6 +1,7 @@
 """One create: draft, decision, charge, placement; two transactions around the decision.
 
-A pool with a queued placer takes the request in and leaves the placement to its queue.
+A pool with a queued placer takes the request in and leaves the placement to its queue, and so does
+one that had such a placer until what was queued has been decided.
 
 The draft's version ties them together: what was decided on is what is placed, or it is decided
 again. Nobody holds a lock while the policy runs. A draft that awaits a person's confirmation is
@@ -50,7 +51,7 @@ from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement import allowed
 from bcd.placer.placement.booking import Placements
-from bcd.store import confirmations, offers, pools, quotas, reservations, shares
+from bcd.store import confirmations, offers, pools, queue, quotas, reservations, shares
 from bcd.store.confirmations import Question
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool
@@ -179,7 +180,7 @@ class Admission:
         refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
             raise _over_quota(refused)
-        if hand.held.pool.policy.placer is PlacerKind.QUEUED and not rehearse:
+        if not rehearse and _waits_its_turn(hand):
             return Answered(reservations.view(tx, apply.enqueue(hand, row)))
         outcome = seek(hand, self._placements, row, rehearse=rehearse)
         after = apply.place(hand, row, outcome)
@@ -299,6 +300,15 @@ def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, 
         allowed.refuse(pool, draft.tenant_id, draft.request)
         return pool, row, None
     return pool, row, Answered(reservations.view(tx, row))
+
+
+def _waits_its_turn(hand: Hand) -> bool:
+    """Whether the pool's queue places it: always, or because others in it came before.
+
+    Those were queued before the pool's placer became inline, and nobody is to overtake them.
+    """
+    pool = hand.held.pool
+    return pool.policy.placer is PlacerKind.QUEUED or queue.any_queued(hand.tx, pool.id)
 
 
 def _granted(answer: Answered) -> Reservation:

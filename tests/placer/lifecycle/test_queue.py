@@ -247,3 +247,30 @@ async def test_creates_passes_and_releases_at_once_lose_nobody(world: World) -> 
         for one in waiting_first:
             await world.end(one.id, Trigger.RELEASED)
     assert await world.used() == 0
+
+
+async def test_who_was_queued_before_the_pool_places_inline_is_overtaken_by_nobody(
+    world: World,
+) -> None:
+    """The younger one would fit beside the oldest, for which alone something is kept."""
+    before = await queue(world, 2, each=4)
+    await world.set_policy(placer="inline")
+    young = await world.create(4, key="young")
+    assert (young.state, young.operation) == (State.PENDING, OperationState.RUNNING)
+    assert await world.event_names(young.id) == ["queued"]
+    await world.work()
+    assert await states(world, [*before, young]) == [State.BINDING, State.BINDING, State.PENDING]
+    assert (await world.view(young.id)).operation is OperationState.SUCCEEDED
+    await world.end(before[0].id, Trigger.RELEASED)
+    await world.work()
+    assert (await world.view(young.id)).state is State.BINDING
+    await assert_quota_adds_up(world.database)
+
+
+async def test_once_the_queue_is_worked_off_an_inline_pool_places_at_once(world: World) -> None:
+    waits = await world.create(9, key="waits")
+    await world.set_policy(placer="inline")
+    await world.work()
+    assert (await world.view(waits.id)).operation is OperationState.SUCCEEDED
+    made = await world.create(4, key="young")
+    assert (made.state, made.operation) == (State.PLACED, OperationState.SUCCEEDED)
