@@ -34,7 +34,10 @@ VISIBLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A pool as stored; ``models`` are those of its nodes' devices, sorted."""
+    """A pool as stored; ``models`` are those of its nodes' devices, sorted.
+
+    ``left_queued``: under another policy some may have been queued and not looked at yet.
+    """
 
     id: PoolId
     name: str
@@ -43,6 +46,7 @@ class Pool:
     policy: PoolPolicy
     models: tuple[str, ...]
     deleted: bool = False
+    left_queued: bool = False
 
 
 def stored(row: Row) -> Pool:
@@ -55,6 +59,7 @@ def stored(row: Row) -> Pool:
         policy=_policy(row["policy"]),
         models=_models(row["models"]),
         deleted=row["deleted_ms"] is not None,
+        left_queued=bool(row["left_queued"]),
     )
 
 
@@ -138,11 +143,16 @@ def _seen_name(tx: Transaction, tenant_id: str, pool_id: str) -> str | None:
 def set_policy(tx: Transaction, pool_id: PoolId, policy: PoolPolicy) -> None:
     """Write a pool's policy and wake those who follow it. Call under the lock."""
     tx.run(
-        "UPDATE pools SET policy = :policy WHERE id = :id",
+        "UPDATE pools SET policy = :policy, left_queued = 1 WHERE id = :id",
         id=pool_id,
         policy=msgspec.json.encode(policy).decode(),
     )
     tx.wake("pool", pool_id)
+
+
+def queue_is_done(tx: Transaction, pool_id: PoolId) -> None:
+    """Record that nobody is queued there any more. Call under the lock."""
+    tx.run("UPDATE pools SET left_queued = 0 WHERE id = :id", id=pool_id)
 
 
 def has_reservations(tx: Transaction, pool_id: PoolId) -> bool:

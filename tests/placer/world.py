@@ -225,7 +225,7 @@ class World:
     async def set_policy(self, **policy: Any) -> None:
         """Give every pool this policy, as an administrator's change leaves it."""
         wanted = msgspec.json.encode(msgspec.convert(policy, PoolPolicy)).decode()
-        statement = "UPDATE pools SET policy = :policy"
+        statement = "UPDATE pools SET policy = :policy, left_queued = 1"
         await self.database.write(lambda tx: tx.run(statement, policy=wanted))
 
     async def grant(self, resource: str, ceiling: int, tenant: str = TENANT) -> None:

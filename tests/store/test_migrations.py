@@ -37,7 +37,7 @@ SHIPPED = {
     "0011_lifecycle.sql": "2d6ad98dd8d4a49af75b0d0a1c6e9c20",
     "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
     "0013_gpu_claims.sql": "332f3bb470da879d5f60aeb2e168efae",
-    "0015_waiting.sql": "4cdf1cdf81b008be1c419d4115940271",
+    "0015_waiting.sql": "d02fce1bd2f226ccfa87a4f01fc563bf",
 }
 
 

@@ -308,7 +308,14 @@ def _waits_its_turn(hand: Hand) -> bool:
     Those were queued before the pool's placer became inline, and nobody is to overtake them.
     """
     pool = hand.held.pool
-    return pool.policy.placer is PlacerKind.QUEUED or queue.any_queued(hand.tx, pool.id)
+    if pool.policy.placer is PlacerKind.QUEUED:
+        return True
+    if not pool.left_queued:
+        return False
+    if queue.any_queued(hand.tx, pool.id):
+        return True
+    pools.queue_is_done(hand.tx, pool.id)
+    return False
 
 
 def _granted(answer: Answered) -> Reservation:
