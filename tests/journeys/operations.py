@@ -96,26 +96,32 @@ def _booked_ahead(victim: Victim, key: str) -> tuple[str, str]:
 
 
 def _node_lost(victim: Victim, key: str) -> None:
-    """One member's node is silent, and the one that was before is back."""
+    """One member's node is silent; the one that was before is back, and seen to be."""
     node_id, _ = _booked_ahead(victim, key)
     victim.bring_back()
+
+    async def look(world: World) -> None:
+        for node in victim.nodes:
+            await world.judge_reachability(node)
+
+    victim.with_world(look)
     victim.beside.execute(
         f"UPDATE sessions SET ttl_ms = 0, last_seen_ms = 0 WHERE node_id = '{node_id}'"
     )
 
 
 def _device_lost(victim: Victim, key: str) -> None:
-    """One member's device is ill, and the one that was before is well again."""
-    _, ill = _booked_ahead(victim, key)
+    """One member's device is ill; the one that was before is well again, and seen to be."""
+    node_id, ill = _booked_ahead(victim, key)
     broken = Health(HealthState.UNHEALTHY, "Xid 79")
 
     async def tell(world: World) -> None:
         for node in victim.nodes:
-            devices = [
-                replace(device, health=broken if device.id == ill else HEALTHY)
-                for device in node.devices
-            ]
-            await world.store_inventory(node, devices)
+            devices = [replace(device, health=HEALTHY) for device in node.devices]
+            await world.send_inventory(node, devices)
+            if node.id == node_id:
+                sick = [replace(d, health=broken) if d.id == ill else d for d in devices]
+                await world.store_inventory(node, sick)
 
     victim.with_world(tell)
 
@@ -148,7 +154,7 @@ def _extend(victim: Victim, key: str) -> None:
     client.reservations.ExtendReservation(request, metadata=client.metadata, timeout=30)
 
 
-# Of two members the lost one moves, to the one of four nodes that is free and was not just lost.
+# Of two members the lost one moves, to the third node.
 _REPAIRED = {"": "placed repaired"}
 _MOVED = (("ended", 0), ("booked", 1), ("booked", 2))
 
@@ -195,7 +201,7 @@ OPERATIONS = {
         act=only_start,
         ends=_REPAIRED,
         grants=_MOVED,
-        node_count=4,
+        node_count=3,
         stride=12,
     ),
     "repair-device": Operation(
@@ -204,7 +210,7 @@ OPERATIONS = {
         act=only_start,
         ends=_REPAIRED,
         grants=_MOVED,
-        node_count=4,
+        node_count=3,
         stride=12,
     ),
 }
