@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bcd.model.device import HEALTHY, Health, HealthState
-from bcd.model.pool import PoolPolicy
+from bcd.model.pool import PlacerKind, PoolPolicy
 from bcd.model.units import MINUTE_MS
 from bcd.wire.compute.v1 import reservations_pb2
 from tests.journeys.records import event_names, query
@@ -17,6 +17,10 @@ from tests.placer.world import World
 _DEFAULT = PoolPolicy()
 
 
+def _nothing(_victim: Victim, _key: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """What is killed: the functions whose statements count, and how it is done and repeated.
@@ -25,6 +29,7 @@ class Operation:
     ``prepare`` makes what is needed, undisturbed. ``act`` may be answered, or break off; whoever
     got no answer does it again. ``ends`` are all events in the end, by the word, and ``grants``
     where that matters the allocations: the state, and the how-manieth node it lies on.
+    ``intact`` is what must be so right after a kill.
     """
 
     works: tuple[str, ...]
@@ -32,6 +37,7 @@ class Operation:
     act: Callable[[Victim, str], None]
     ends: Mapping[str, str]
     grants: Sequence[tuple[str, int]] | None = None
+    intact: Callable[[Victim, str], None] = _nothing
     node_count: int = 1
     policy: PoolPolicy = _DEFAULT
     stride: int = 3
@@ -54,10 +60,6 @@ def await_events(victim: Victim, key: str, wanted: str) -> None:
 
 def only_start(_victim: Victim, _key: str) -> None:
     """Whoever starts finds what is to be done."""
-
-
-def _nothing(_victim: Victim, _key: str) -> None:
-    pass
 
 
 def _create(victim: Victim, key: str) -> None:
@@ -135,6 +137,25 @@ def _waiting(victim: Victim, key: str) -> None:
     await_events(victim, key, "pending")
 
 
+def _three_waiting(victim: Victim, key: str) -> None:
+    """The pool's placer has looked at three, and they wait for somebody with the whole node."""
+    holds = key_of(key, "holds")
+    victim.create(holds, 8)
+    await_events(victim, holds, "queued placed binding")
+    for word in _THREE:
+        victim.create(key_of(key, word))
+    for word in _THREE:
+        await_events(victim, key_of(key, word), "queued pending")
+
+
+def _all_or_none(victim: Victim, key: str) -> None:
+    """One transaction places them all."""
+    names = [
+        event_names(victim.system.url, victim.acknowledged[key_of(key, word)]) for word in _THREE
+    ]
+    assert len({"placed" in mine for mine in names}) == 1, names
+
+
 def _make_room(victim: Victim, key: str) -> None:
     victim.client.release(victim.acknowledged[key_of(key, "holds")])
 
@@ -154,6 +175,7 @@ def _extend(victim: Victim, key: str) -> None:
     client.reservations.ExtendReservation(request, metadata=client.metadata, timeout=30)
 
 
+_THREE = ("one", "two", "three")
 # Of two members the lost one moves, to the third node.
 _REPAIRED = {"": "placed repaired"}
 _MOVED = (("ended", 0), ("booked", 1), ("booked", 2))
@@ -211,6 +233,18 @@ OPERATIONS = {
         ends=_REPAIRED,
         grants=_MOVED,
         node_count=3,
+        stride=12,
+    ),
+    "batch": Operation(
+        works=("retry_pending",),
+        prepare=_three_waiting,
+        act=_make_room,
+        ends={
+            "holds": "queued placed binding released",
+            **dict.fromkeys(_THREE, "queued pending placed binding"),
+        },
+        intact=_all_or_none,
+        policy=PoolPolicy(placer=PlacerKind.QUEUED),
         stride=12,
     ),
 }
