@@ -9,7 +9,7 @@ from bcd.model.ids import NodeId, parse_type_id
 from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge, require_admin
 from bcd.placer.api.node_messages import Viewer, encode_node
-from bcd.placer.api.paging import cut, page_of
+from bcd.placer.api.paging import cut_messages, page_of
 from bcd.placer.api.pools import require_sight, seen_pool
 from bcd.store import (
     bookings,
@@ -55,7 +55,7 @@ class NodeCalls:
         cursor, limit = page_of(request)
         viewer = _viewer(caller, request.tenant_id)
         found = await self.database.read(_page, request, cursor, limit + 1, viewer)
-        shown, following = cut(found, limit, lambda node: node.id)
+        shown, following = cut_messages(found, limit, lambda node: node.id)
         return pb.ListNodesResponse(nodes=shown, next_cursor=following)
 
     async def cordon_node(

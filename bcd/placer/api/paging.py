@@ -1,14 +1,20 @@
-"""Pages of the administrators' lists: how long they are, and where the next one begins."""
+"""Pages of lists: how long they are, in entries and in bytes, and where the next one begins."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from google.protobuf.message import Message
+
 from bcd.model.errors import InvalidInput
 
 MAX_PAGE = 200
+# A page ends behind the entry that goes over it. Clients take 4 MiB unless told otherwise, and no
+# entry comes near one.
+MAX_PAGE_BYTES = 3 << 20
 _MAX_CURSOR = 512
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class PagedRequest(Protocol):
@@ -41,3 +47,15 @@ def cut(found: Sequence[T], limit: int, cursor: Callable[[T], str]) -> tuple[Seq
     if len(found) <= limit:
         return found, ""
     return found[:limit], cursor(found[limit - 1])
+
+
+def cut_messages(
+    found: Sequence[M], limit: int, cursor: Callable[[M], str]
+) -> tuple[Sequence[M], str]:
+    """The same for entries that may be large: as many as one answer takes."""
+    size = 0
+    for count, message in enumerate(found[:limit], start=1):
+        size += message.ByteSize()
+        if size > MAX_PAGE_BYTES:
+            return cut(found, count, cursor)
+    return cut(found, limit, cursor)

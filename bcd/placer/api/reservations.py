@@ -14,6 +14,7 @@ from bcd.placer.admission.create import Admission
 from bcd.placer.admission.extend import Extensions, Longer
 from bcd.placer.admission.policy import Action, Denied, Policy
 from bcd.placer.api.edge import Context, Edge, require_admin
+from bcd.placer.api.paging import MAX_PAGE_BYTES
 from bcd.placer.api.wait import wait_for_operation
 from bcd.placer.lifecycle import apply
 from bcd.placer.lifecycle.apply import Hand
@@ -68,15 +69,18 @@ class ReservationCalls:
         wanted = _filter(caller, request, limit)
         after = ReservationId(request.cursor) if request.cursor else None
         found, places = await self.database.read(_page, wanted, after, limit + 1)
-        rows, more = found[:limit], len(found) > limit
-        shown = []
-        for row, view in rows:
+        answer = pb.ListReservationsResponse()
+        size = 0
+        for number, (row, view) in enumerate(found, start=1):
             if self._denied(caller, Action.READ, row, places[row.pool_id]) is None:
-                shown.append(encode_reservation(view))
+                shown = encode_reservation(view)
+                answer.reservations.append(shown)
+                size += shown.ByteSize()
+            if number < len(found) and (number == limit or size > MAX_PAGE_BYTES):
+                answer.next_cursor = row.id
+                break
             await asyncio.sleep(0)  # others have their turn: a page takes a while
-        return pb.ListReservationsResponse(
-            reservations=shown, next_cursor=rows[-1][0].id if more else ""
-        )
+        return answer
 
     async def renew(
         self, caller: Caller, request: pb.RenewReservationRequest

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from bcd.model.errors import Reason
+from bcd.model.texts import MAX_TEXT_BYTES
+from bcd.placer.api import reservations
 from bcd.placer.server import Placer
 from bcd.placer.settings import ApiSettings, PlacerSettings, PolicySettings
 from bcd.wire.compute.v1 import reservations_pb2 as pb
@@ -182,6 +184,22 @@ async def test_pages_hold_everything_once_and_the_last_one_says_so(
             break
     assert [one for page in pages for one in page] == mine
     assert len(pages) == -(-6 // limit)
+
+
+async def test_a_page_of_large_reservations_ends_behind_the_one_that_fills_it(
+    site: Site, alice: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {f"{i:02}".ljust(MAX_TEXT_BYTES, "k"): "v" * MAX_TEXT_BYTES for i in range(32)}
+    mine = [(await alice.create(f"k{i}", labels=labels)).id for i in range(5)][::-1]
+    whole = await listed(alice)
+    assert (ids(whole), whole.next_cursor) == (mine, "")
+    monkeypatch.setattr(reservations, "MAX_PAGE_BYTES", whole.reservations[0].ByteSize())
+    first = await listed(alice)
+    assert (ids(first), first.next_cursor) == (mine[:2], mine[1])
+    second = await listed(alice, cursor=mine[1])
+    last = await listed(alice, cursor=second.next_cursor)
+    assert ids(second) + ids(last) == mine[2:]
+    assert last.next_cursor == ""
 
 
 async def test_a_page_does_not_move_when_something_new_comes(site: Site, alice: Client) -> None:
