@@ -1,5 +1,6 @@
 """What a placer is killed in: operations that change things, as somebody outside brings them on."""
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,17 +9,27 @@ from dataclasses import dataclass, replace
 from bcd.model.device import HEALTHY, Health, HealthState
 from bcd.model.pool import PlacerKind, PoolPolicy
 from bcd.model.units import MINUTE_MS
+from bcd.placer.pki.join import JoinRequest, mint
+from bcd.signing.certificates import make_csr
+from bcd.signing.keys import generate_key
+from bcd.store import enrolments
 from bcd.wire.compute.v1 import reservations_pb2
+from bcd.wire.node.v1 import enrollment_pb2
 from tests.journeys.records import event_names, query
 from tests.journeys.system import TENANT, wait_until
 from tests.journeys.victim import Victim
-from tests.placer.world import World
+from tests.placer.pki.test_enrolment import joining
+from tests.placer.world import World, dgx
 
 _DEFAULT = PoolPolicy()
 
 
 def _nothing(_victim: Victim, _key: str) -> None:
     pass
+
+
+def _yes(_victim: Victim, _key: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +40,7 @@ class Operation:
     ``prepare`` makes what is needed, undisturbed. ``act`` may be answered, or break off; whoever
     got no answer does it again. ``ends`` are all events in the end, by the word, and ``grants``
     where that matters the allocations: the state, and the how-manieth node it lies on.
-    ``intact`` is what must be so right after a kill.
+    ``done`` says more about that end, and ``intact`` is what must be so right after a kill too.
     """
 
     works: tuple[str, ...]
@@ -37,6 +48,7 @@ class Operation:
     act: Callable[[Victim, str], None]
     ends: Mapping[str, str]
     grants: Sequence[tuple[str, int]] | None = None
+    done: Callable[[Victim, str], bool] = _yes
     intact: Callable[[Victim, str], None] = _nothing
     node_count: int = 1
     policy: PoolPolicy = _DEFAULT
@@ -51,6 +63,13 @@ def key_of(key: str, word: str) -> str:
 def has_come(victim: Victim, key: str, wanted: str) -> bool:
     """Whether there are as many events of a reservation as that."""
     return len(event_names(victim.system.url, victim.acknowledged[key])) >= len(wanted.split())
+
+
+def is_done(victim: Victim, operation: Operation, key: str) -> bool:
+    """Whether the operation has come to its end."""
+    ends = operation.ends.items()
+    come = all(has_come(victim, key_of(key, word), wanted) for word, wanted in ends)
+    return come and operation.done(victim, key)
 
 
 def await_events(victim: Victim, key: str, wanted: str) -> None:
@@ -156,6 +175,68 @@ def _all_or_none(victim: Victim, key: str) -> None:
     assert len({"placed" in mine for mine in names}) == 1, names
 
 
+def _waits_for_a_model(victim: Victim, key: str) -> None:
+    """Pending, because no node has such devices; no placer runs."""
+    victim.create(key, model=key)
+    await_events(victim, key, "pending")
+    victim.kill()
+
+
+def _asks_to_join(victim: Victim, key: str) -> None:
+    """A node with a token asked for its certificate, and nobody has answered."""
+    _waits_for_a_model(victim, key)
+
+    async def ask(world: World) -> None:
+        write = world.database.write
+        token = await write(mint, JoinRequest(pool_id=victim.pool_id), world.authority.pin)
+        request = joining(token, make_csr(generate_key()))
+        assert await write(enrolments.submit, "join", request)
+
+    victim.with_world(ask)
+
+
+def _answered(victim: Victim, _key: str) -> bool:
+    return not query(victim.system.url, "SELECT id FROM enrolments WHERE answered_ms IS NULL")
+
+
+def _joined_or_not(victim: Victim, _key: str) -> None:
+    """The answer, the node, its one certificate and the end of its token: all or nothing."""
+    (asked,) = query(
+        victim.system.url,
+        "SELECT body, answer, refusal FROM enrolments ORDER BY created_ms DESC LIMIT 1",
+    )
+    request = enrollment_pb2.EnrollRequest.FromString(bytes(asked["body"]))
+    rows = query(
+        victim.system.url,
+        "SELECT t.used_csr, n.trusted, c.der FROM join_tokens t"
+        " LEFT JOIN nodes n ON n.id = t.node_id AND n.pool_id = t.pool_id"
+        " LEFT JOIN certificates c ON c.subject_id = t.node_id"
+        f" WHERE t.id = '{request.token_id}'",
+    )
+    assert asked["refusal"] is None
+    if asked["answer"] is None:
+        assert rows == [{"used_csr": None, "trusted": None, "der": None}]
+        return
+    answer = enrollment_pb2.Credentials.FromString(bytes(asked["answer"]))
+    (row,) = rows
+    assert row["trusted"] == 1
+    assert row["used_csr"] == hashlib.sha256(request.csr).hexdigest()
+    assert list(answer.chain) == [bytes(row["der"])]
+
+
+def _comes(victim: Victim, key: str) -> None:
+    """A node that has joined sent its first inventory: what somebody waits for."""
+    _waits_for_a_model(victim, key)
+
+    async def come(world: World) -> None:
+        node = await world.enrol()
+        await world.open_session(node)
+        await world.store_inventory(node, [replace(one, model=key) for one in dgx(key)])
+
+    victim.with_world(come)
+    victim.bring_back()
+
+
 def _make_room(victim: Victim, key: str) -> None:
     victim.client.release(victim.acknowledged[key_of(key, "holds")])
 
@@ -246,5 +327,21 @@ OPERATIONS = {
         intact=_all_or_none,
         policy=PoolPolicy(placer=PlacerKind.QUEUED),
         stride=12,
+    ),
+    "join": Operation(
+        works=("EnrolmentKeeper._answer_one",),
+        prepare=_asks_to_join,
+        act=only_start,
+        ends={"": "pending"},
+        done=_answered,
+        intact=_joined_or_not,
+        stride=5,
+    ),
+    "arrive": Operation(
+        works=("judge", "apply_inventory", "retry_pending", "Reconciler.reconcile"),
+        prepare=_comes,
+        act=only_start,
+        ends={"": "pending placed binding"},
+        stride=25,
     ),
 }

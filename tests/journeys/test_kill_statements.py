@@ -15,8 +15,7 @@ from tests.conftest import Rounds
 from tests.journeys.operations import (
     OPERATIONS,
     Operation,
-    await_events,
-    has_come,
+    is_done,
     key_of,
     only_start,
 )
@@ -53,15 +52,16 @@ def once(victim: Victim, operation: Operation, key: str, left: int | None) -> tu
         victim.arm()
         victim.start()
         operation.act(victim, key)
-        for word, events in operation.ends.items():
-            await_events(victim, key_of(key, word), events)
+        wait_until("it is done", lambda: is_done(victim, operation, key))
     victim.arm()
     check(victim)
+    operation.intact(victim, key)
     after = told(url)
     remains = {
         word: remains_of(url, victim.acknowledged[key_of(key, word)]) for word in operation.ends
     }
-    return killed, (remains, sorted(after[node] - before.get(node, 0) for node in after))
+    more = (after[node] - before.get(node, 0) for node in after)
+    return killed, (remains, sorted(filter(None, more)))
 
 
 def survives(victim: Victim, operation: Operation, key: str) -> bool:
@@ -74,7 +74,7 @@ def survives(victim: Victim, operation: Operation, key: str) -> bool:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise
         return False
-    wait_until("it is done", lambda: _dead(victim) or _done(victim, operation, key))
+    wait_until("it is done", lambda: _dead(victim) or is_done(victim, operation, key))
     if _dead(victim):
         return False
     victim.await_api()
@@ -83,11 +83,6 @@ def survives(victim: Victim, operation: Operation, key: str) -> bool:
 
 def _dead(victim: Victim) -> bool:
     return victim.process.poll() is not None
-
-
-def _done(victim: Victim, operation: Operation, key: str) -> bool:
-    ends = operation.ends.items()
-    return all(has_come(victim, key_of(key, word), wanted) for word, wanted in ends)
 
 
 def check(victim: Victim) -> None:
