@@ -118,7 +118,10 @@ def set_(
 )
 @change_options
 def withdraw(pool: str, guest: str, output: str, config: Path | None) -> None:
-    """Take an offer back; what is placed under it stays, what waits goes on waiting."""
+    """Take an offer back; what is placed under it stays.
+
+    What waits goes on waiting, until the pool is offered again.
+    """
     with connected(config) as connection:
         chosen = pool_id(connection, connection.settings.tenant, pool)
         stub = OffersServiceStub(connection.channel)
