@@ -16,8 +16,8 @@ from bcd.store import (
     events,
     nodes,
     pools,
+    refusals,
     reports,
-    reservations,
 )
 from bcd.store.database import Database, Transaction
 
@@ -25,6 +25,7 @@ _RE_SIGN_BATCH = 64
 # A command key is renewed at half of its 90 days.
 _SIGNED_FOR_MS = 30 * DAY_MS
 _DRAFT_LIFE_MS = DAY_MS
+_DENIED_LIFE_MS = 7 * DAY_MS
 _REPORT_LIFE_MS = 7 * DAY_MS
 _ENROLMENT_LIFE_MS = 10 * MINUTE_MS
 _DEAD_LETTER_LIFE_MS = 30 * DAY_MS
@@ -71,7 +72,8 @@ class Upkeep:
 
 def _prune(tx: Transaction) -> None:
     now_ms = tx.now_ms()
-    reservations.sweep_drafts(tx, now_ms - _DRAFT_LIFE_MS)
+    refusals.sweep_drafts(tx, now_ms - _DRAFT_LIFE_MS)
+    refusals.sweep_denied(tx, now_ms - _DENIED_LIFE_MS)
     reports.prune(tx, now_ms - _REPORT_LIFE_MS)
     enrolments.prune(tx, now_ms - _ENROLMENT_LIFE_MS)
     certificates.prune(tx, now_ms - OFFLINE_GRACE_MS - DAY_MS)

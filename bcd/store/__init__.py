@@ -6,7 +6,8 @@ after the commit, and a lost race is tried again. ``database`` is the contract, 
 ``postgresql`` (with ``connection``) the engines, ``open`` chooses one by its URL, ``dialect`` has
 the little by which they differ, ``migrate`` applies the numbered schema.
 
-The nouns hold the statements. What is booked: ``reservations``, ``allocations``, ``bookings``,
+The nouns hold the statements. What is booked: ``reservations`` (and ``refusals``, which never
+are), ``allocations``, ``bookings``,
 ``queue``, ``shadows``, ``extend_holds``, ``maintenance``, ``quotas``, ``confirmations``; read as a
 whole by ``occupancy`` and ``calendar``. Where: ``pools`` (the lock), ``offers``, ``nodes``,
 ``labels``, ``atoms``, ``gpu_claims`` (a physical GPU is one node's), ``hosts``, ``shares``. To and

@@ -139,13 +139,13 @@ def _models(text: str) -> frozenset[str]:
 def add_draft(
     tx: Transaction, draft: Draft, kind: Kind = Kind.RESERVATION
 ) -> StoredReservation | None:
-    """Write a draft; None when its id is there already, whatever became of it."""
+    """Write a draft; None when its id is there already, whatever became of it, or was refused."""
     row = tx.one(
         "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
         " request_hash, request, host_share, resources, spot, state, operation, created_ms, kind)"
-        " VALUES (:id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
+        " SELECT :id, :tenant_id, :pool_id, :owner, :identity, :idempotency_key,"
         " :request_hash, :request, :host_share, :resources, :spot, 'draft', 'running',"
-        " compute_now(), :kind)"
+        " compute_now(), :kind WHERE NOT EXISTS (SELECT 1 FROM refused_keys WHERE id = :id)"
         " ON CONFLICT (id) DO NOTHING RETURNING *",
         id=draft.id,
         tenant_id=draft.tenant_id,
@@ -360,11 +360,3 @@ def over_on_node(tx: Transaction, node_id: str, now_ms: int) -> Sequence[StoredR
         now_ms=now_ms,
     )
     return [stored(row) for row in rows]
-
-
-def sweep_drafts(tx: Transaction, before_ms: int) -> int:
-    """Drop drafts that were never decided and are older than ``before_ms``; returns how many."""
-    return tx.run(
-        "DELETE FROM reservations WHERE state = 'draft' AND created_ms < :before_ms",
-        before_ms=before_ms,
-    )

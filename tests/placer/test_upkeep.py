@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bcd.model.errors import QuotaExceeded
+from bcd.model.errors import AccessDenied, ConfirmationRequired, Conflict, QuotaExceeded
+from bcd.placer.admission.policy import Allowed, Denied
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.pki.own import OwnCredentials
 from bcd.placer.upkeep import Upkeep
@@ -126,6 +127,47 @@ async def test_drafts_that_were_never_decided_go_after_a_day(
     assert row["id"] == kept.id
     await world.grant("gpu", 3)
     assert (await world.create(2, key="draft")).version == 2
+
+
+async def test_what_was_denied_goes_after_a_week_and_its_key_stays_refused(
+    world: World, upkeep: Upkeep, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    await world.add_node(dgx("a"))
+    world.policy.answer = Denied()
+    with pytest.raises(AccessDenied) as first:
+        await world.create(1)
+    world.policy.answer = Allowed()
+    kept = await world.create(1, key="kept")
+    for ms, left in ((7 * DAY_MS, 2), (1, 2), (0, 1)):
+        clock.advance(ms)
+        await upkeep.pass_once()
+        assert await count(world.database, "SELECT count(*) FROM reservations") == left
+        for dry_run in (False, True):
+            with pytest.raises(AccessDenied) as again:
+                await world.create(1, dryRun=dry_run)
+            assert again.value.details == {**first.value.details, "caps": ""}
+        with pytest.raises(Conflict) as other:
+            await world.create(2)
+        assert other.value.details == {"reservationId": first.value.details["reservationId"]}
+    (row,) = await world.rows("SELECT id FROM reservations")
+    assert row["id"] == kept.id
+
+
+async def test_what_a_person_rejected_is_kept(
+    world: World, upkeep: Upkeep, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    world.policy.answer = Denied(confirmable=True)
+    with pytest.raises(ConfirmationRequired):
+        await world.create(1)
+    world.policy.answer = Denied()
+    with pytest.raises(AccessDenied):
+        await world.create(1)
+    clock.advance(8 * DAY_MS)
+    for _ in range(2):
+        await upkeep.pass_once()
+    assert await count(world.database, "SELECT count(*) FROM reservations") == 1
 
 
 async def test_reports_go_a_week_after_they_were_judged_and_enrolments_after_minutes(

@@ -37,6 +37,7 @@ SHIPPED = {
     "0011_lifecycle.sql": "2d6ad98dd8d4a49af75b0d0a1c6e9c20",
     "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
     "0013_gpu_claims.sql": "332f3bb470da879d5f60aeb2e168efae",
+    "0014_refusals.sql": "be03930134dd7702019542871d2473d0",
     "0015_waiting.sql": "d02fce1bd2f226ccfa87a4f01fc563bf",
 }
 

@@ -162,18 +162,6 @@ async def test_pending_reservations_wait_oldest_first(database: Database) -> Non
     assert list(await database.read(queue.pending_in, pool_id, 2)) == [ids[0], ids[2]]
 
 
-async def test_only_old_drafts_are_swept(database: Database, clock: DatabaseClock) -> None:
-    clock.set(2_000_000_000_000)
-    pool_id = await database.write(make_pool)
-    old, decided = [await database.write(make_draft, pool_id) for _ in range(2)]
-    await database.write(change, decided, State.DENIED)
-    clock.advance(10)
-    new = await database.write(make_draft, pool_id)
-    assert await database.write(reservations.sweep_drafts, 2_000_000_000_010) == 1
-    found = [await database.read(reservations.get, one) for one in (old, decided, new)]
-    assert [row is not None for row in found] == [False, True, True]
-
-
 async def test_a_binding_shows_while_its_allocation_is_bound_or_lost(database: Database) -> None:
     pool_id = await database.write(make_pool)
     node_id = await database.write(make_node, pool_id)

@@ -4,5 +4,6 @@
 longer end, and ``preview`` takes a create's steps and undoes them. ``request`` gives the normal
 form, ``share`` the host resources that ride on the devices, ``quota`` what is charged, and
 ``attributes`` what a policy sees: all pure. ``policy`` wraps Cedar, whose files lie in
-``policies``; ``confirmation`` is what a create has to do where a person must say yes (spec 13).
+``policies``; ``unused`` bounds what is asked for and never got; ``confirmation`` is what a create
+has to do where a person must say yes (spec 13).
 """

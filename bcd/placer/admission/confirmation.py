@@ -3,6 +3,7 @@
 from bcd.model.confirmation import Confirmation as Asked
 from bcd.model.confirmation import ConfirmationState
 from bcd.model.errors import AccessDenied, ConfirmationRequired
+from bcd.model.ids import ReservationId
 from bcd.model.reservation import ConditionType
 from bcd.model.units import MINUTE_MS
 from bcd.placer.admission.policy import Action, Confirmation, Denied
@@ -42,9 +43,18 @@ def would_be_required(denied: Denied) -> ConfirmationRequired:
 
 def denied_before(row: StoredReservation) -> AccessDenied:
     """A refused key stays refused: by the policy, or by the person who was asked."""
-    words = "the policy refuses this reservation: forbidden by the earlier decision on this"
-    message = f"{words} idempotency key"
     for condition in row.conditions:
         if condition.type == ConditionType.CONFIRMATION_REQUIRED:
             message = f"{condition.message}; use a new key for another request"
-    return AccessDenied(message, reservationId=row.id, caps="")
+            return AccessDenied(message, reservationId=row.id, caps="")
+    return denied_key(row.id)
+
+
+def denied_key(reservation_id: ReservationId) -> AccessDenied:
+    """What a key hears that the policy refused, also when the reservation is not kept any more."""
+    return AccessDenied(
+        "the policy refuses this reservation: forbidden by the earlier decision on this"
+        " idempotency key",
+        reservationId=reservation_id,
+        caps="",
+    )

@@ -26,10 +26,12 @@ from bcd.model.errors import (
 from bcd.model.ids import ReservationId
 from bcd.model.pool import PlacerKind
 from bcd.model.reservation import Request, Reservation, State
+from bcd.placer.admission import unused
 from bcd.placer.admission.attributes import Place, attributes_of
 from bcd.placer.admission.confirmation import (
     LIFETIME_MS,
     denied_before,
+    denied_key,
     required,
     word_on,
     would_be_required,
@@ -51,7 +53,16 @@ from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.placement import allowed
 from bcd.placer.placement.booking import Placements
-from bcd.store import confirmations, offers, pools, queue, quotas, reservations, shares
+from bcd.store import (
+    confirmations,
+    offers,
+    pools,
+    queue,
+    quotas,
+    refusals,
+    reservations,
+    shares,
+)
 from bcd.store.confirmations import Question
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Pool
@@ -120,7 +131,10 @@ class Admission:
             return create, await self._dry_run(caller, draft)
         async with self._alone(draft.id):
             for _ in range(_ATTEMPTS):
-                answer = await self._attempt(caller, draft)
+                try:
+                    answer = await self._attempt(caller, draft)
+                except QuotaExceeded as refused:
+                    raise await self._bounded(draft) or refused from None
                 if answer is not None:
                     return create, _granted(answer)
         raise Unavailable(f"{draft.id} keeps changing; try again", reservationId=draft.id)
@@ -147,6 +161,12 @@ class Admission:
             word = await self._database.read(word_on, row)
         verdict = self._verdict(caller, row, pool, word)
         return await self._database.write(self._settle, draft, verdict)
+
+    async def _bounded(self, draft: Draft) -> QuotaExceeded | None:
+        """Drop a draft that is left without a charge, where there are too many; says so then."""
+        if not await self._database.read(_one_too_many, draft):
+            return None
+        return await self._database.write(unused.drop, draft)
 
     def _verdict(
         self, caller: Caller, asked: Draft | StoredReservation, pool: Pool, word: Confirmation
@@ -191,6 +211,8 @@ class Admission:
     ) -> Answered:
         """Deny it for ever, or let it wait for the person for whom the agent acts."""
         if not denied.confirmable:
+            if row.state is State.DRAFT and unused.exceeded(hand.tx, row, hand.held.now_ms):
+                return Answered(refusal=unused.drop(hand.tx, row))
             apply.move(hand, row, Trigger.DENIED)
             return Answered(refusal=_denied(denied, row.id))
         asked = confirmations.of_reservation(hand.tx, row.id)
@@ -228,6 +250,10 @@ class Admission:
             known = self._settle(tx, draft, verdict, rehearse=True)
         assert known is not None
         raise _DryRun(known)
+
+
+def _one_too_many(tx: Transaction, draft: Draft) -> bool:
+    return unused.exceeded(tx, draft, tx.now_ms())
 
 
 def draft_of(caller: Caller, tenant_id: str, request: Request, idempotency_key: str) -> Draft:
@@ -289,11 +315,10 @@ def open_draft(tx: Transaction, draft: Draft) -> tuple[Pool, StoredReservation, 
             check_start(draft.request, added.created_ms)
             return pool, added, None
         row = reservations.get(tx, draft.id)
-    if row.request_hash != draft.request_hash:
-        raise Conflict(
-            "the idempotency key was used for another request; use a new key",
-            reservationId=row.id,
-        )
+        if row is None and (swept := refusals.hash_of(tx, draft.id)) is not None:
+            _compare(draft, swept)
+            raise denied_key(draft.id)
+    _compare(draft, row.request_hash)
     if row.state is State.DENIED:
         return pool, row, Answered(refusal=denied_before(row))
     if row.state in _UNDECIDED:
@@ -316,6 +341,14 @@ def _waits_its_turn(hand: Hand) -> bool:
         return True
     pools.queue_is_done(hand.tx, pool.id)
     return False
+
+
+def _compare(draft: Draft, request_hash: str) -> None:
+    if request_hash != draft.request_hash:
+        raise Conflict(
+            "the idempotency key was used for another request; use a new key",
+            reservationId=draft.id,
+        )
 
 
 def _granted(answer: Answered) -> Reservation:

@@ -13,7 +13,7 @@ from bcd.placer.api.nodes import NodeCalls
 from bcd.placer.api.offers import OfferCalls
 from bcd.placer.api.pools import PoolCalls
 from bcd.placer.capacity.hosts import HostsKeeper
-from bcd.store import reservations
+from bcd.store import refusals
 from bcd.wire.compute.v1 import admin_pb2, maintenance_pb2, offers_pb2
 from tests.placer.races.arena import HOUR_MS, ROOT, Act, Arena, as_tenant, extend, release, work
 from tests.placer.races.table import Race, two_nodes
@@ -315,7 +315,7 @@ async def drafts_swept(arena: Arena) -> None:
     before_ms = arena.clock.read() + 1
 
     async def sweep(world: World) -> None:
-        await world.database.write(reservations.sweep_drafts, before_ms)
+        await world.database.write(refusals.sweep_drafts, before_ms)
 
     made = await arena.collide(
         *(arena.create(key=key) for key in keys for _ in range(2)), sweep, sweep, sweep

@@ -52,6 +52,7 @@ ALLOWED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "pools": NOTHING,
     "quota_charges": NOTHING,
     "quotas": NOTHING,
+    "refused_keys": NOTHING,
     "report_numbers": NOTHING,
     "reports": {
         "select": frozenset({"id", "node_id", "key_id", "number", "digest", "verdict"}),

@@ -1,0 +1,70 @@
+"""What nobody ever got: drafts and denied requests, counted, dropped and swept.
+
+They cost a tenant nothing, so nothing else bounds them. A refused key is remembered for ever.
+"""
+
+from bcd.model.ids import ReservationId
+from bcd.store.database import Transaction
+
+# In these words, so that both engines use the index that has only these.
+_UNUSED = "state IN ('draft', 'denied')"
+_BATCH = 4096
+
+
+def exceed(tx: Transaction, tenant_id: str, pool_id: str, since_ms: int, limit: int) -> bool:
+    """Whether a tenant left more than ``limit`` of them in a pool after ``since_ms``."""
+    row = tx.one(
+        "SELECT created_ms FROM reservations WHERE tenant_id = :tenant_id"
+        f" AND pool_id = :pool_id AND created_ms > :since_ms AND {_UNUSED}"
+        " ORDER BY created_ms DESC LIMIT 1 OFFSET :limit",
+        tenant_id=tenant_id,
+        pool_id=pool_id,
+        since_ms=since_ms,
+        limit=limit,
+    )
+    return row is not None
+
+
+def drop_draft(tx: Transaction, reservation_id: ReservationId) -> bool:
+    """Forget a draft, as though it was never asked for; False for what is none, which stays."""
+    return bool(
+        tx.run("DELETE FROM reservations WHERE id = :id AND state = 'draft'", id=reservation_id)
+    )
+
+
+def sweep_drafts(tx: Transaction, before_ms: int) -> int:
+    """Drop drafts that were never decided and are older than ``before_ms``; returns how many."""
+    return tx.run(
+        f"DELETE FROM reservations WHERE {_UNUSED} AND state = 'draft' AND created_ms < :before_ms",
+        before_ms=before_ms,
+    )
+
+
+def sweep_denied(tx: Transaction, before_ms: int) -> int:
+    """Sweep what was denied without a person's word and is older than ``before_ms``, some at a
+    time; returns how many reservations went.
+
+    One goes in the sweep after the one that wrote its key down: a create that began in between
+    may wait for the row that is deleted, and would not see a key written beside that.
+    """
+    swept = tx.run(
+        f"DELETE FROM reservations WHERE {_UNUSED} AND state = 'denied'"
+        " AND created_ms < :before_ms"
+        " AND EXISTS (SELECT 1 FROM refused_keys k WHERE k.id = reservations.id)",
+        before_ms=before_ms,
+    )
+    tx.run(
+        "INSERT INTO refused_keys (id, request_hash) SELECT id, request_hash FROM reservations"
+        f" WHERE {_UNUSED} AND state = 'denied' AND created_ms < :before_ms AND NOT EXISTS"
+        " (SELECT 1 FROM confirmations c WHERE c.reservation_id = reservations.id)"
+        " LIMIT :limit ON CONFLICT DO NOTHING",
+        before_ms=before_ms,
+        limit=_BATCH,
+    )
+    return swept
+
+
+def hash_of(tx: Transaction, reservation_id: ReservationId) -> str | None:
+    """The hash of the request that was denied under a swept id; None when none was."""
+    row = tx.one("SELECT request_hash FROM refused_keys WHERE id = :id", id=reservation_id)
+    return None if row is None else str(row["request_hash"])
