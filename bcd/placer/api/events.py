@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bcd.model.caller import Caller
-from bcd.model.errors import InvalidInput, Unavailable
+from bcd.model.errors import InvalidInput, QuotaExceeded, Unavailable
 from bcd.model.event import EVENT_TYPES
 from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge
@@ -22,6 +22,7 @@ from bcd.wire.compute.v1 import events_pb2_grpc
 HEARTBEAT_S = 10.0
 _PAGE = 100
 _MAX_STREAMS = 256
+_MAX_STREAMS_OF_TENANT = 32
 _MAX_STREAMS_OF_ONE = 16
 _DEFAULT_LIMIT = 50
 _MAX_LIMIT = 200
@@ -39,7 +40,8 @@ class EventCalls:
 
     feed: Feed
     heartbeat_s: float = HEARTBEAT_S
-    streams: Counter[str] = field(default_factory=Counter)
+    streams: Counter[str] = field(default_factory=Counter)  # by caller
+    tenants: Counter[str] = field(default_factory=Counter)  # the same by tenant
 
     async def watch(self, caller: Caller, request: pb.WatchEventsRequest, send: Send) -> None:
         """Send events as they are published, and heartbeats; ends by what it raises.
@@ -47,7 +49,7 @@ class EventCalls:
         Everything is read from the database, page by page: a reader that is slow is only late.
         """
         wanted = _wanted(caller, request.tenant_id, request.subject, request.types)
-        with self._counted(caller):
+        with self._counted(caller, wanted.tenant_id):
             position = await self._begin(request.cursor)
             await send(pb.WatchEventsResponse(cursor=position.cursor))
             async with self._woken() as woken:
@@ -106,17 +108,33 @@ class EventCalls:
             stop()
 
     @contextlib.contextmanager
-    def _counted(self, caller: Caller) -> Iterator[None]:
+    def _counted(self, caller: Caller, tenant_id: str) -> Iterator[None]:
+        """Take a place; an administrator's is no tenant's."""
         own = self.streams[caller.identity]
         if own >= _MAX_STREAMS_OF_ONE or self.streams.total() >= _MAX_STREAMS:
             raise Unavailable("too many watchers at once; end some, or try again later")
-        self.streams[caller.identity] += 1
-        try:
+        if not caller.admin and self.tenants[tenant_id] >= _MAX_STREAMS_OF_TENANT:
+            raise QuotaExceeded(
+                f"{tenant_id} has {_MAX_STREAMS_OF_TENANT} watchers, which is all that a tenant may"
+                " have at once; end some, or list the events instead",
+                resource="watchers",
+                limit=str(_MAX_STREAMS_OF_TENANT),
+                tenantId=tenant_id,
+            )
+        tenant = "" if caller.admin else tenant_id
+        with _one_more(self.streams, caller.identity), _one_more(self.tenants, tenant):
             yield
-        finally:
-            self.streams[caller.identity] -= 1
-            if not self.streams[caller.identity]:
-                del self.streams[caller.identity]
+
+
+@contextlib.contextmanager
+def _one_more(counts: Counter[str], key: str) -> Iterator[None]:
+    counts[key] += 1
+    try:
+        yield
+    finally:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]
 
 
 async def _wait(woken: asyncio.Event, longest_s: float) -> None:

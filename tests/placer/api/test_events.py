@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import pytest
 
-from bcd.model.errors import Reason, Unavailable
+from bcd.model.caller import Caller
+from bcd.model.errors import QuotaExceeded, Reason, Unavailable
 from bcd.placer.api import events as api
 from bcd.placer.api.edge import Edge
 from bcd.placer.api.events import EventCalls
@@ -229,6 +230,49 @@ async def test_watchers_are_counted_and_a_place_is_free_when_one_leaves(
                     answer = await _first(again)
                     if answer is not None:
                         break
+
+
+async def test_a_tenants_watchers_are_bounded_and_administrators_are_none_of_them(
+    world: World,
+) -> None:
+    calls = EventCalls(Feed(world.database, world.policy))
+    member = replace(ALICE, tenants=frozenset({TENANT, "other"}))
+    admin = replace(ALICE, subject="root", tenants=frozenset(), admin=True)
+    running: list[asyncio.Task[None]] = []
+
+    async def watch(caller: Caller, tenant_id: str = TENANT) -> None:
+        greeted = asyncio.Event()
+
+        async def send(_answer: pb.WatchEventsResponse) -> None:
+            greeted.set()
+
+        request = pb.WatchEventsRequest(tenant_id=tenant_id)
+        task = asyncio.create_task(calls.watch(caller, request, send))
+        running.append(task)
+        waiting = asyncio.create_task(greeted.wait())
+        done, _ = await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if task in done:
+            running.pop()
+            await task
+
+    for number in range(3):
+        await watch(replace(admin, subject=f"root{number}"))
+    for number in range(32):
+        await watch(replace(member, subject=f"m{number}"))
+    with pytest.raises(QuotaExceeded) as refused:
+        await watch(replace(member, subject="more"))
+    assert refused.value.details == {"resource": "watchers", "limit": "32", "tenantId": TENANT}
+    assert "has 32 watchers" in refused.value.message
+    await watch(admin)
+    await watch(replace(member, subject="more"), "other")
+    running[3].cancel()
+    await asyncio.wait(running[3:4])
+    await watch(replace(member, subject="more"))
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+    assert [*calls.streams, *calls.tenants] == []
 
 
 async def _first(watch: Watch) -> pb.WatchEventsResponse | None:
