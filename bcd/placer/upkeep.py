@@ -1,6 +1,7 @@
 """Keeps the control plane fresh: its certificates, the states signed with them, a lean database."""
 
 from bcd.model.units import DAY_MS, MINUTE_MS
+from bcd.placer.admission import unused
 from bcd.placer.events.feed import KEPT_DAYS
 from bcd.placer.lifecycle.assign import assign
 from bcd.placer.pki.authority import Authority
@@ -73,6 +74,7 @@ class Upkeep:
 def _prune(tx: Transaction) -> None:
     now_ms = tx.now_ms()
     refusals.sweep_drafts(tx, now_ms - _DRAFT_LIFE_MS)
+    unused.trim(tx, now_ms)
     refusals.sweep_denied(tx, now_ms - _DENIED_LIFE_MS)
     reports.prune(tx, now_ms - _REPORT_LIFE_MS)
     enrolments.prune(tx, now_ms - _ENROLMENT_LIFE_MS)

@@ -25,6 +25,34 @@ def exceed(tx: Transaction, tenant_id: str, pool_id: str, since_ms: int, limit: 
     return row is not None
 
 
+def trim_drafts(tx: Transaction, since_ms: int, before_ms: int, limit: int) -> int:
+    """Drop the drafts older than ``before_ms`` that ``exceed`` finds too many, the youngest first.
+
+    Returns how many. One that is being decided right now is written again by its create.
+    """
+    crowded = tx.all(
+        f"SELECT tenant_id, pool_id FROM reservations WHERE {_UNUSED} AND created_ms > :since_ms"
+        " GROUP BY tenant_id, pool_id HAVING count(*) > :limit",
+        since_ms=since_ms,
+        limit=limit,
+    )
+    return sum(
+        tx.run(
+            f"DELETE FROM reservations WHERE {_UNUSED} AND state = 'draft'"
+            " AND tenant_id = :tenant_id AND pool_id = :pool_id AND created_ms < :before_ms"
+            " AND created_ms > (SELECT created_ms FROM reservations"
+            f" WHERE tenant_id = :tenant_id AND pool_id = :pool_id AND {_UNUSED}"
+            " AND created_ms > :since_ms ORDER BY created_ms LIMIT 1 OFFSET :kept)",
+            tenant_id=row["tenant_id"],
+            pool_id=row["pool_id"],
+            since_ms=since_ms,
+            before_ms=before_ms,
+            kept=limit - 1,
+        )
+        for row in crowded
+    )
+
+
 def drop_draft(tx: Transaction, reservation_id: ReservationId) -> bool:
     """Forget a draft, as though it was never asked for; False for what is none, which stays."""
     return bool(

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from bcd.model.errors import AccessDenied, ConfirmationRequired, Conflict, QuotaExceeded
+from bcd.placer.admission.create import draft_of, open_draft
 from bcd.placer.admission.policy import Allowed, Denied
+from bcd.placer.admission.request import parse_create
+from bcd.placer.admission.unused import LIMIT
 from bcd.placer.pki.command import CommandSigner
 from bcd.placer.pki.own import OwnCredentials
 from bcd.placer.upkeep import Upkeep
@@ -14,8 +17,9 @@ from bcd.store import control, desired_states, enrolments
 from bcd.wire.desired import decode_desired
 from bcd.wire.node.v1 import desired_pb2
 from tests.clock import DatabaseClock
+from tests.placer.admission.test_unused import fill
 from tests.placer.records import count
-from tests.placer.world import FakeNode, World, dgx
+from tests.placer.world import ALICE, TENANT, FakeNode, World, dgx
 
 DAY_MS = 86_400_000
 
@@ -127,6 +131,27 @@ async def test_drafts_that_were_never_decided_go_after_a_day(
     assert row["id"] == kept.id
     await world.grant("gpu", 3)
     assert (await world.create(2, key="draft")).version == 2
+
+
+async def test_drafts_of_calls_that_ended_undecided_are_bounded_too(
+    world: World, upkeep: Upkeep, clock: DatabaseClock
+) -> None:
+    """A caller that goes away before the answer leaves a draft that nobody counted."""
+    clock.advance(0)
+    await world.grant("gpu", 0)
+    with pytest.raises(QuotaExceeded):
+        await world.create(1, key="first")
+    await fill(world)
+    clock.advance(1)
+    asked = parse_create(world.document(1, "left")).request
+    await world.database.write(open_draft, draft_of(ALICE, TENANT, asked, "left"))
+    for ms, left in ((60_000, LIMIT + 1), (1, LIMIT)):
+        clock.advance(ms)
+        await upkeep.pass_once()
+        assert await count(world.database, "SELECT count(*) FROM reservations") == left
+    with pytest.raises(QuotaExceeded) as error:
+        await world.create(1, key="first")
+    assert error.value.details["resource"] == "gpu"
 
 
 async def test_what_was_denied_goes_after_a_week_and_its_key_stays_refused(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bcd.model.ids import ReservationId
 from bcd.model.reservation import State
 from bcd.store import refusals, reservations
 from bcd.store.database import Database, Transaction
@@ -69,6 +70,35 @@ async def test_only_drafts_and_denied_ones_of_that_tenant_and_pool_count(
     assert dropped == [True, False, False]
     found = [await database.read(reservations.get, one) for one in every]
     assert [row is not None for row in found] == [False, True, True]
+
+
+async def test_drafts_beyond_the_limit_go_youngest_first_and_nothing_else_does(
+    database: Database, clock: DatabaseClock
+) -> None:
+    clock.set(NOW_MS)
+    pool_id, other = await database.write(make_pool), await database.write(make_pool, "other")
+    made: list[ReservationId] = []
+    apart: list[ReservationId] = []
+    for state in (State.DRAFT, State.DENIED, State.DRAFT, State.DENIED, State.DRAFT, State.PLACED):
+        clock.advance(5)
+        if len(made) == 4:
+            apart = [await database.write(make_draft, other) for _ in range(2)]
+        clock.advance(5)
+        made.append(await database.write(make_draft, pool_id))
+        if state is not State.DRAFT:
+            await database.write(change, made[-1], state)
+
+    async def trim(since_ms: int, before_ms: int, limit: int) -> list[bool]:
+        await database.write(refusals.trim_drafts, since_ms, before_ms, limit)
+        rows = [await database.read(reservations.get, one) for one in (*made, *apart)]
+        return [row is not None for row in rows]
+
+    every = [True] * 8
+    assert await trim(NOW_MS, NOW_MS + 100, 5) == every
+    assert await trim(NOW_MS + 60, NOW_MS + 100, 2) == every
+    assert await trim(NOW_MS, NOW_MS + 50, 4) == every
+    assert await trim(NOW_MS, NOW_MS + 51, 4) == [True] * 4 + [False] + [True] * 3
+    assert await trim(NOW_MS, NOW_MS + 51, 2) == [True, True, False, True, False] + [True] * 3
 
 
 async def test_only_old_drafts_are_swept(database: Database, clock: DatabaseClock) -> None:

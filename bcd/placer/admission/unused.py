@@ -4,7 +4,7 @@ Neither has a charge, so no quota bounds them. ``create`` asks where it ends as 
 """
 
 from bcd.model.errors import QuotaExceeded
-from bcd.model.units import DAY_MS
+from bcd.model.units import DAY_MS, MINUTE_MS
 from bcd.store import refusals
 from bcd.store.database import Transaction
 from bcd.store.reservations import Draft, StoredReservation
@@ -35,3 +35,8 @@ def drop(tx: Transaction, draft: Draft | StoredReservation) -> QuotaExceeded | N
         tenantId=draft.tenant_id,
         poolId=pool_id,
     )
+
+
+def trim(tx: Transaction, now_ms: int) -> None:
+    """Drop the drafts beyond the limit that calls left which ended before they were decided."""
+    refusals.trim_drafts(tx, now_ms - DAY_MS, now_ms - MINUTE_MS, LIMIT)
