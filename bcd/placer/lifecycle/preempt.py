@@ -5,8 +5,9 @@ the new window begins behind that; whoever has not is released at once. Nobody i
 vain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -20,13 +21,15 @@ from bcd.placer.lifecycle.victims import Room, choose_victims, without
 from bcd.placer.placement.allowed import demand_in
 from bcd.placer.placement.booking import Placed, Placements
 from bcd.placer.placement.demand import Demand
-from bcd.placer.placement.earliest import earliest
+from bcd.placer.placement.earliest import earliest, next_end
 from bcd.placer.placement.search import Where, count_fitting
 from bcd.placer.placement.shadow import kept_from
 from bcd.placer.placement.timeline import FOREVER
 from bcd.placer.placement.unschedulable import Unschedulable
+from bcd.placer.placement.vain import Asked
 from bcd.store import allocations, occupancy, quotas, reservations
 from bcd.store.allocations import Allocation
+from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
 
 _CONSIDERED = 256
@@ -57,26 +60,41 @@ def make_room(
 ) -> Placed | Unschedulable:
     """Place a reservation that was refused where spot reservations yield, or refuse it still.
 
-    Where it would fit by itself as soon as that, nobody is disturbed.
+    Where it would fit by itself as soon as that, nobody is disturbed. What was in vain is not tried
+    again before that could have changed.
     """
-    plan = _plan(hand, placements, row, refused, avoid)
-    if plan is None:
-        return refused
     held = hand.held
-    before = (held.seq, held.token)
-    quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id, held.now_ms)
-    asked = replace(row, request=msgspec.structs.replace(row.request, start=plan.begin_ms))
-    try:
-        with hand.tx.savepoint():
-            for victim in plan.victims:
-                _displace(hand, victim, plan.cut_ms)
-            outcome = placements.place(hand.tx, held, asked, avoid, rehearse=rehearse)
-            if not isinstance(outcome, Placed):
-                raise _InVain
-            return replace(outcome, displaced=tuple(victim.id for victim in plan.victims))
-    except _InVain:
-        held.seq, held.token = before
+    ahead_ms = row.request.start if (row.request.start or 0) > held.now_ms else None
+    demand = demand_in(held.pool, row)
+    asked = Asked(demand, row.request.duration_ms, ahead_ms, avoid, refused.kept)
+    if placements.in_vain.holds(held, asked, refused):
         return refused
+    plan = _plan(hand, placements, row, refused, avoid)
+    if plan is not None:
+        later = replace(row, request=msgspec.structs.replace(row.request, start=plan.begin_ms))
+        look = partial(placements.place, hand.tx, held, later, avoid, rehearse=rehearse)
+        placed = _displacing(hand, row, plan, look)
+        if placed is not None:
+            return placed
+    until_ms = _in_vain_until(hand, placements, row, demand)
+    placements.in_vain.note(held, asked, refused, until_ms)
+    return refused
+
+
+def _in_vain_until(
+    hand: Hand, placements: Placements, row: StoredReservation, demand: Demand
+) -> int:
+    """When the same look could find something although nothing changed.
+
+    As time goes on, the windows looked at begin later: what begins in them only stands in the way,
+    and fewer can yield before them. More is free in one only once its begin has passed an end.
+    """
+    held = hand.held
+    view = placements.view(hand.tx, held)
+    wanted_ms, _, behind_ms = _moments(held, row.request.start or 0)
+    ends = ((next_end(view, demand, begin_ms), begin_ms) for begin_ms in (wanted_ms, behind_ms))
+    moments = [held.now_ms + end_ms - begin_ms for end_ms, begin_ms in ends if end_ms is not None]
+    return min(moments, default=FOREVER)
 
 
 def make_room_for_repair(
@@ -94,6 +112,17 @@ def make_room_for_repair(
     plan = None if row.request.spot else _repair_plan(hand, placements, row, row.during, lost)
     if plan is None:
         return refused
+    look = partial(placements.repair, hand.tx, hand.held, row, lost)
+    return _displacing(hand, row, plan, look) or refused
+
+
+def _displacing(
+    hand: Hand,
+    row: StoredReservation,
+    plan: _Plan,
+    look: Callable[[], Placed | Unschedulable],
+) -> Placed | None:
+    """What ``look`` finds once the plan's victims have yielded; None, and they have not, else."""
     held = hand.held
     before = (held.seq, held.token)
     quotas.lock_for_room(hand.tx, held.pool.id, row.tenant_id, held.now_ms)
@@ -101,13 +130,13 @@ def make_room_for_repair(
         with hand.tx.savepoint():
             for victim in plan.victims:
                 _displace(hand, victim, plan.cut_ms)
-            outcome = placements.repair(hand.tx, held, row, lost)
+            outcome = look()
             if not isinstance(outcome, Placed):
                 raise _InVain
             return replace(outcome, displaced=tuple(victim.id for victim in plan.victims))
     except _InVain:
         held.seq, held.token = before
-        return refused
+        return None
 
 
 def starts_with_room(
@@ -174,10 +203,8 @@ class _Chances:
 
 
 def _chances(hand: Hand, row: StoredReservation, start_ms: int) -> _Chances:
-    held, policy = hand.held, hand.held.pool.policy
-    wanted_ms = max(held.now_ms, start_ms)
-    cut_ms = max(held.now_ms + policy.spot.grace_ms, wanted_ms - policy.turnaround_ms)
-    behind_ms = max(wanted_ms, cut_ms + policy.turnaround_ms)
+    held = hand.held
+    wanted_ms, cut_ms, behind_ms = _moments(held, start_ms)
     spot = [
         one
         for one in reservations.spot_in(hand.tx, held.pool.id, wanted_ms, _CONSIDERED)
@@ -185,6 +212,14 @@ def _chances(hand: Hand, row: StoredReservation, start_ms: int) -> _Chances:
     ]
     ahead = [one for one in spot if one.state not in _STARTED]
     return _Chances(cut_ms, ((wanted_ms, ahead), (behind_ms, spot)))
+
+
+def _moments(held: PoolLock, start_ms: int) -> tuple[int, int, int]:
+    """When the window begins at best, when those who have started end, and when it begins then."""
+    policy = held.pool.policy
+    wanted_ms = max(held.now_ms, start_ms)
+    cut_ms = max(held.now_ms + policy.spot.grace_ms, wanted_ms - policy.turnaround_ms)
+    return wanted_ms, cut_ms, max(wanted_ms, cut_ms + policy.turnaround_ms)
 
 
 def _plan(

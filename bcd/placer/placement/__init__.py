@@ -5,6 +5,6 @@ node, ``timeline`` says what is booked when, ``node`` and ``view`` hold nodes an
 ``planes`` as the index over many nodes, ``search`` finds the best nodes for a ``demand``, ``gang``
 those that stand together, ``earliest`` when it would fit, ``unschedulable`` why it does not.
 ``views`` keeps the views fresh, ``booking`` plans on them and ``writing`` books; ``allowed`` says
-what the pool lets a request have, ``shadow`` keeps free what the oldest waiting one needs. Only
-these five do IO.
+what the pool lets a request have, ``shadow`` keeps free what the oldest waiting one needs, and
+``vain`` knows for whom nobody need yield. Only the first five do IO.
 """

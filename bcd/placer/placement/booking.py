@@ -16,6 +16,7 @@ from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.search import Found, Where, find
 from bcd.placer.placement.shadow import Kept, beside
 from bcd.placer.placement.unschedulable import Unschedulable, explain
+from bcd.placer.placement.vain import InVain
 from bcd.placer.placement.view import PoolView
 from bcd.placer.placement.views import KnownPool, Question, Views, read_node
 from bcd.placer.placement.writing import LostRace, Plan, members_of, still_able, write
@@ -64,10 +65,14 @@ class _NoFit(Exception):
 
 
 class Placements:
-    """Plans and books; one for a placer's process."""
+    """Plans and books; one for a placer's process.
+
+    ``in_vain`` is what is remembered of looks for victims.
+    """
 
     def __init__(self) -> None:
         self._views = Views()
+        self.in_vain = InVain()
 
     def view(self, tx: Transaction, held: PoolLock) -> PoolView:
         """The pool as it is in this transaction; to be looked at only, and only within it."""
@@ -246,6 +251,7 @@ class Placements:
         if found is not None:
             return found
         outcome = explain(known.view, question.demand, where.start_ms, question.duration_ms)
+        outcome = replace(outcome, kept=question.kept)
         known.refuse(question, now_ms, outcome)
         return outcome
 

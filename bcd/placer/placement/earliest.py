@@ -75,6 +75,14 @@ def longest_free(view: PoolView, demand: Demand, start_ms: int) -> int | None:
     return longest
 
 
+def next_end(view: PoolView, demand: Demand, after_ms: int) -> int | None:
+    """The first moment after ``after_ms`` at which something becomes free on a node that would do.
+
+    Up to then, what fits nowhere fits nowhere. None when nothing that is booked ends any more.
+    """
+    return next((moment for moment, _ in _ends(view, demand, after_ms)), None)
+
+
 def _ends(
     view: PoolView, demand: Demand, after_ms: int
 ) -> Iterator[tuple[int, Iterator[NodeView]]]:

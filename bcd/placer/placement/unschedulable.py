@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from bcd.model.ids import NodeId
+from bcd.model.ids import NodeId, ReservationId
 from bcd.model.reservation import DeviceAsk, Resources, Topology
 from bcd.placer.placement.choose import chooser
 from bcd.placer.placement.demand import CAPABILITY, Demand
@@ -30,7 +30,8 @@ class Unschedulable:
     would have to be looked at. ``nearest`` has words for some filters, on what was missing or how
     near the nearest node came; ``shortage`` says what no node has enough of, or serves, at all.
     ``fitting`` nodes would do, of the ``wanted`` ones of a gang. ``barred`` says, in words, what
-    the pool does not allow whatever its nodes have; ``reason`` is the condition's.
+    the pool does not allow whatever its nodes have; ``reason`` is the condition's. ``kept`` names
+    what was shown as taken because it is kept for an older one: whose it is, and from when on.
     """
 
     rejected: Mapping[str, int]
@@ -41,6 +42,7 @@ class Unschedulable:
     wanted: int = 1
     reason: str = "NoNodeFits"
     barred: str = ""
+    kept: tuple[ReservationId, int] | None = None
 
     @property
     def sentence(self) -> str:

@@ -10,6 +10,10 @@ from bcd.model.pool import PoolPolicy, SpotPolicy
 from bcd.model.report import Failed
 from bcd.model.reservation import Reservation, State
 from bcd.placer.lifecycle.transitions import Trigger
+from bcd.placer.placement.unschedulable import Unschedulable
+from bcd.placer.placement.vain import Asked, InVain
+from bcd.store import work
+from bcd.store.pools import PoolLock
 from tests.clock import DatabaseClock
 from tests.placer.records import assert_no_overlap, assert_quota_adds_up, tables
 from tests.placer.world import World, dgx
@@ -225,3 +229,84 @@ async def test_a_pending_one_displaces_when_its_turn_comes(
     assert (await world.view(made.id)).state is State.PLACED
     assert await conditions(world, victim) == ["Preempting"]
     assert {a.node_id for a in await world.live(made.id)} == {node.id, other.id}
+
+
+# What was in vain is remembered.
+
+
+class CountingInVain(InVain):
+    """Counts the looks for victims that helped nobody."""
+
+    looks = 0
+
+    def note(self, held: PoolLock, asked: Asked, refused: Unschedulable, until_ms: int) -> None:
+        self.looks += 1
+        super().note(held, asked, refused, until_ms)
+
+
+async def passed(world: World, clock: DatabaseClock, now_ms: int) -> None:
+    """A pass over who waits at that moment, with the nodes in touch."""
+    clock.set(now_ms)
+    for node in world.nodes:
+        await world.connect(node)
+    await world.database.write(lambda tx: work.poke(tx, world.pool_id, now_ms))
+    await world.work()
+
+
+async def test_a_look_in_vain_is_not_repeated_until_something_changes(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    counting = world.placements.in_vain = CountingInVain()
+    await world.add_node(dgx("a", 4))
+    firm = await world.create(1, key="firm", **LONG)
+    victim = await spot(world, "spot", 3)
+    equal = [await world.create(4, key=f"equal-{i}") for i in range(3)]
+    await world.create(4, key="longer", duration="2h")
+    assert counting.looks == 3, "the oldest, one behind what is kept for it, and the longer one"
+    for _ in range(3):
+        await passed(world, clock, clock.read() + 30_000)
+    assert counting.looks == 3
+    await world.end(firm.id, Trigger.RELEASED)
+    await world.work()
+    assert await conditions(world, victim) == ["Preempting"]
+    assert (await world.view(equal[0].id)).state is State.PLACED
+
+
+async def test_a_look_in_vain_is_repeated_once_time_alone_may_have_helped(
+    world: World, clock: DatabaseClock
+) -> None:
+    """The firm one ends by itself, so that the spot one need not stay longer than that."""
+    clock.advance(0)
+    await world.add_node(dgx("a", 2))
+    firm = await world.create(1, key="firm")
+    victim = await spot(world, "spot")
+    made = await world.create(2, key="both")
+    assert firm.during is not None
+    helps_ms = firm.during.end_ms - GRACE_MS
+    await passed(world, clock, helps_ms - 1)
+    assert ((await world.view(made.id)).state, await conditions(world, victim)) == (
+        State.PENDING,
+        [],
+    )
+    await passed(world, clock, helps_ms)
+    after = await world.view(made.id)
+    assert (after.state, start_of(after)) == (State.PLACED, firm.during.end_ms)
+    assert await conditions(world, victim) == ["Preempting"]
+
+
+async def test_a_look_in_vain_is_repeated_once_nothing_is_kept_any_more(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    await world.add_node(dgx("a", 2))
+    await world.create(1, key="firm", **LONG)
+    victim = await spot(world, "spot")
+    oldest = await world.create(2, key="oldest")
+    made = await world.create(1, key="over what is kept", duration="2d")
+    await passed(world, clock, clock.read() + 30_000)
+    assert (await world.view(made.id)).state is State.PENDING
+    await world.end(oldest.id, Trigger.CANCELLED)
+    await world.work()
+    assert (await world.view(made.id)).state is State.PLACED
+    assert await conditions(world, victim) == ["Preempting"]
