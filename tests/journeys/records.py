@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,13 @@ def quota_drift(url: str) -> Sequence[Mapping[str, Any]]:
         " GROUP BY q.tenant_id, q.resource, q.used"
         " HAVING q.used <> coalesce(sum(c.amount), 0)",
     )
+
+
+def is_idle(url: str) -> bool:
+    """Whether nothing is due, and no worker has anything in hand."""
+    now_ms = time.time_ns() // 1_000_000
+    due = f"wake_ms <= {now_ms} OR lock_until_ms > {now_ms}"
+    return not query(url, f"SELECT key FROM work WHERE {due}")
 
 
 def signed_names(url: str, reservation_id: str) -> list[str]:

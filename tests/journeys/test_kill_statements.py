@@ -12,12 +12,11 @@ import grpc
 import pytest
 
 from tests.conftest import Rounds
+from tests.journeys.deeds import key_of, only_start
 from tests.journeys.operations import (
     OPERATIONS,
     Operation,
     is_done,
-    key_of,
-    only_start,
 )
 from tests.journeys.records import overlaps, quota_drift
 from tests.journeys.remains import Remains, in_order, remains_of, told, told_wrongly
@@ -53,7 +52,6 @@ def once(victim: Victim, operation: Operation, key: str, left: int | None) -> tu
         victim.start()
         operation.act(victim, key)
         wait_until("it is done", lambda: is_done(victim, operation, key))
-    victim.arm()
     check(victim)
     operation.intact(victim, key)
     after = told(url)
@@ -70,15 +68,15 @@ def survives(victim: Victim, operation: Operation, key: str) -> bool:
         victim.launch()
     try:
         operation.act(victim, key)
+        wait_until("it is done", lambda: _dead(victim) or is_done(victim, operation, key))
+        victim.arm()
+        if not _dead(victim):
+            victim.await_api()
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise
         return False
-    wait_until("it is done", lambda: _dead(victim) or is_done(victim, operation, key))
-    if _dead(victim):
-        return False
-    victim.await_api()
-    return True
+    return not _dead(victim)
 
 
 def _dead(victim: Victim) -> bool:
