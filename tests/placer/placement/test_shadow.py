@@ -8,11 +8,13 @@ from bcd.model.ids import ReservationId
 from bcd.model.reservation import Reservation, State
 from bcd.placer.lifecycle.transitions import Trigger
 from bcd.placer.placement.booking import Placements
+from bcd.signing.certificates import Role
 from bcd.store import pools, shadows
 from bcd.store.database import Transaction
 from bcd.store.shadows import Shadow
 from tests.clock import DatabaseClock
 from tests.conftest import Rounds
+from tests.placer.hostile import another_key
 from tests.placer.records import assert_no_overlap, assert_quota_adds_up
 from tests.placer.world import World, dgx
 
@@ -41,6 +43,13 @@ async def pass_time(world: World, clock: DatabaseClock, to_ms: int) -> None:
         await world.connect(node)
     await world.work()
     await world.bind(*world.nodes)
+
+
+async def renew(world: World) -> None:
+    """Nodes get new keys, as they do twice a day: simulated days outlast a certificate."""
+    for node in world.nodes:
+        subject = (Role.NODE, node.id)
+        node.key = await another_key(world.database, world.authority, subject)
 
 
 async def fill(world: World, hours: int = 8) -> list[Reservation]:
@@ -236,6 +245,7 @@ async def test_whatever_comes_and_goes_its_turn_never_moves_later(
     """Random creates, releases and hours; a restart now and then."""
     await world.add_node(dgx("b", 4))
     for seed in range(rounds(4, 100)):
+        await renew(world)
         drawn = random.Random(seed)
         turns: dict[ReservationId, int] = {}
         made: list[Reservation] = []
