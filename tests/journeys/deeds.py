@@ -56,10 +56,12 @@ def only_start(_victim: Victim, _key: str) -> None:
 
 
 def create(victim: Victim, key: str) -> None:
+    """Two GPUs from now on."""
     victim.create(key)
 
 
 def started(victim: Victim, key: str) -> None:
+    """Two GPUs that their node was told to hold."""
     victim.create(key)
     await_events(victim, key, "placed binding")
 
@@ -162,6 +164,7 @@ def asks_to_join(victim: Victim, key: str) -> None:
 
 
 def answered(victim: Victim, _key: str) -> bool:
+    """Whether nobody waits for a certificate."""
     return not query(victim.system.url, "SELECT id FROM enrolments WHERE answered_ms IS NULL")
 
 
@@ -238,10 +241,12 @@ def hand_over(victim: Victim, key: str) -> None:
 
 
 def make_room(victim: Victim, key: str) -> None:
+    """Whoever has the whole node gives it back."""
     victim.client.release(victim.acknowledged[key_of(key, "holds")])
 
 
 def release(victim: Victim, key: str) -> None:
+    """Give it back."""
     victim.client.release(victim.acknowledged[key])
 
 

@@ -26,7 +26,7 @@ class Operation:
     It is about the reservations with the key it is given, or that and a word behind it.
     ``prepare`` makes what is needed, undisturbed. ``act`` may be answered, or break off; whoever
     got no answer does it again. ``ends`` are all events in the end, by the word, and ``grants``
-    where that matters the allocations: the state, and the how-manieth node it lies on.
+    where that matters the allocations: the state, and which node it lies on, counted as they came.
     ``done`` says more about that end, and ``intact`` is what must be so right after a kill too.
     """
 
@@ -156,7 +156,7 @@ OPERATIONS = {
         ends={"": "placed binding", "holds": "placed binding preempting preempted released"},
         intact=_together({"": "placed", "holds": "preempting"}),
         policy=PoolPolicy(spot=SpotPolicy(grace_seconds=1)),
-        stride=25,
+        stride=30,
     ),
     "replace": Operation(
         works=("judge_node", "Reconciler.reconcile"),

@@ -18,7 +18,7 @@ class Remains:
     """All that remains of a reservation, but for what differs from one to the next.
 
     ``events`` are (name, state, reason, names of the data) in order. ``grants`` are its
-    allocations as they came: the state, and the how-manieth of its nodes it lies on.
+    allocations as they came: the state, and which of its nodes it lies on, counted as they came.
     """
 
     row: Mapping[str, Any]
@@ -80,6 +80,11 @@ def in_order(url: str) -> bool:
     return places == list(range(1, max((row["newest"] for row in rows), default=0) + 1)) and all(
         seqs == sorted(seqs) for seqs in ([row["seq"] for row in mine] for _, mine in by_subject)
     )
+
+
+def is_told(url: str) -> bool:
+    """Whether every event has its place."""
+    return not query(url, "SELECT seq FROM events WHERE published_seq IS NULL")
 
 
 def _subject(row: Mapping[str, Any]) -> str:

@@ -13,13 +13,9 @@ import pytest
 
 from tests.conftest import Rounds
 from tests.journeys.deeds import key_of, only_start
-from tests.journeys.operations import (
-    OPERATIONS,
-    Operation,
-    is_done,
-)
+from tests.journeys.operations import OPERATIONS, Operation, is_done
 from tests.journeys.records import overlaps, quota_drift
-from tests.journeys.remains import Remains, in_order, remains_of, told, told_wrongly
+from tests.journeys.remains import Remains, in_order, is_told, remains_of, told, told_wrongly
 from tests.journeys.system import System, wait_until
 from tests.journeys.victim import Victim
 
@@ -113,6 +109,8 @@ def test_killed_at_each_statement_it_ends_as_if_it_had_not_been(
         assert found == expected, f"killed at statement {left}"
         kills += killed
         left += stride
+    wait_until("every event has its place", lambda: is_told(victim.system.url))
+    assert in_order(victim.system.url)
     with capsys.disabled():
         print(f" {name}: {kills} kills", end="")
     assert kills * stride > 10
