@@ -1,33 +1,17 @@
 """Claims of GPUs while somebody else's transaction is open: who waits, and holding what."""
 
 import asyncio
-from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from bcd.placer.capacity.inventory import apply_inventory
 from bcd.store import nodes
 from tests.placer.capacity.test_gpu_claims import bookable, receive
-from tests.placer.records import Beside
-from tests.placer.waiting import until
+from tests.placer.waiting import Rival, until_locked_out
 from tests.placer.world import World, dgx
 
-Rival = psycopg.Connection[tuple[object, ...]]
 CLAIM = "INSERT INTO gpu_claims (uuid, node_id) VALUES (%s, %s)"
 LOCK = "SELECT 1 FROM gpu_claims WHERE uuid = %s FOR UPDATE NOWAIT"
-
-
-@pytest.fixture
-def rival(database_url: str) -> Iterator[Rival]:
-    """Another placer, in the middle of a transaction."""
-    with psycopg.connect(database_url) as connection:
-        yield connection
-
-
-async def waits(database_url: str) -> None:
-    beside = Beside(database_url)
-    await until(lambda: beside.waiting_for_locks() > 0)
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -38,7 +22,7 @@ async def test_who_comes_second_waits_to_see_whether_the_first_commits(
     rival.execute(CLAIM, ("GPU-a-1", first.id))
     await receive(world, second, dgx("a", 2))
     applying = asyncio.create_task(world.database.write(apply_inventory, second.id))
-    await waits(database_url)
+    await until_locked_out(database_url)
     if commits:
         rival.commit()
     else:
@@ -55,7 +39,7 @@ async def test_gpus_are_claimed_in_the_order_of_their_ids(
     rival.execute(CLAIM, ("GPU-a-0", first.id))
     await receive(world, second, [*reversed(dgx("a", 4))])
     applying = asyncio.create_task(world.database.write(apply_inventory, second.id))
-    await waits(database_url)
+    await until_locked_out(database_url)
     for number in (1, 2, 3):
         rival.execute(CLAIM, (f"GPU-a-{number}", first.id))
     rival.commit()
@@ -69,7 +53,7 @@ async def test_gpus_are_let_go_of_in_the_order_of_their_ids(
     node = await world.add_node([*reversed(dgx("a", 4))])
     rival.execute(LOCK, ("GPU-a-0",))
     removing = asyncio.create_task(world.database.write(nodes.remove, node.id))
-    await waits(database_url)
+    await until_locked_out(database_url)
     for number in (1, 2, 3):
         rival.execute(LOCK, (f"GPU-a-{number}",))
     rival.execute("SELECT 1 FROM nodes WHERE id = %s FOR UPDATE NOWAIT", (node.id,))

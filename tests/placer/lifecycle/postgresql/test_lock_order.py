@@ -4,33 +4,14 @@ A rival holds the row that comes first. Whoever waits for it must hold none that
 """
 
 import asyncio
-from collections.abc import Iterator
-
-import psycopg
-import pytest
 
 from bcd.model.reservation import State
 from bcd.placer.lifecycle.judge import judge_node
 from bcd.store import offers, pools
 from bcd.store.database import Transaction
 from tests.placer.admission.test_offers import GREG, GUEST
-from tests.placer.records import Beside
-from tests.placer.waiting import until
+from tests.placer.waiting import Rival, until_locked_out
 from tests.placer.world import TENANT, World, dgx
-
-Rival = psycopg.Connection[tuple[object, ...]]
-
-
-@pytest.fixture
-def rival(database_url: str) -> Iterator[Rival]:
-    """Somebody else, who waits for no lock."""
-    with psycopg.connect(database_url) as connection:
-        yield connection
-
-
-async def waits(database_url: str) -> None:
-    beside = Beside(database_url)
-    await until(lambda: beside.waiting_for_locks() > 0)
 
 
 async def test_who_displaces_others_locks_all_quotas_before_charging_the_own(
@@ -49,7 +30,7 @@ async def test_who_displaces_others_locks_all_quotas_before_charging_the_own(
     assert TENANT < GUEST
     rival.execute(quota, (TENANT,))
     created = asyncio.create_task(world.create(1, caller=GREG, tenantId=GUEST))
-    await waits(database_url)
+    await until_locked_out(database_url)
     rival.execute(quota, (GUEST,))
     rival.rollback()
     assert (await created).state is State.PLACED
@@ -67,7 +48,7 @@ async def test_two_nodes_reports_about_the_same_gangs_are_taken_up_in_one_order(
     moment = "SELECT 1 FROM work WHERE key = %s FOR UPDATE NOWAIT"
     rival.execute(moment, (made[0],))
     judging = asyncio.create_task(world.database.write(judge_node, node.id))
-    await waits(database_url)
+    await until_locked_out(database_url)
     rival.execute(moment, (made[1],))
     rival.rollback()
     assert [claim.key for claim in (await judging).claims] == made
