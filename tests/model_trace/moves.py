@@ -170,6 +170,7 @@ class Moves:
         must(end == self.until and not claim.yields, "extended otherwise", claim, self.until)
         claim.window = (claim.window[0], end)
         claim.extended = end - claim.window[0]
+        self._must_leave(claim, self.kept_from(None))
         self._due(claim, claim.state, "extended", start=claim.window[0], end=end)
 
     def _renewed(self, claim: Claim) -> None:
@@ -221,14 +222,13 @@ class Moves:
         if claim.wish.lease_s and not claim.lease:
             claim.lease = self.now + claim.wish.lease_s * SECOND_MS
         claim.queued = claim.moved = False
-        self._must_leave_what_is_kept(claim)
+        self._must_leave(claim, self.kept_from(claim))
         hosts = sorted({grant.host for grant in claim.live})
         start, end = claim.window
         self._due(claim, "placed", "placed", nodeIds=hosts, start=start, end=end)
 
-    def _must_leave_what_is_kept(self, claim: Claim) -> None:
-        """What is kept for an older one is not given away, as long as it could be had."""
-        kept = self.kept_from(claim)
+    def _must_leave(self, claim: Claim, kept: Shadow | None) -> None:
+        """What is kept for another one is not given away, as long as it could be had."""
         if kept is None or kept.start < self.now:
             return
         if not all(self.hosts[h].open and p.key in self.hosts[h].well for h, p in kept.parts):
@@ -236,7 +236,7 @@ class Moves:
         for entry in self.books.booked.values():
             meets = entry.start < kept.end and kept.start < entry.end
             taken = [p for h, p in kept.parts if h == entry.host and clash(p, entry.part)]
-            must(entry.claim != claim.id or not (meets and taken), "kept for an older one", claim)
+            must(entry.claim != claim.id or not (meets and taken), "kept for another one", claim)
 
     def _to_pending(self, claim: Claim, row: Row) -> None:
         self._tried(claim)

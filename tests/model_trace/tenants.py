@@ -9,7 +9,7 @@ from bcd.model.caller import Caller
 from bcd.model.errors import BcdError, Reason
 from bcd.model.reservation import Reservation
 from tests.model_trace.claims import HOLD_MS, LIVE, SECOND_MS, UNDECIDED, Claim, Wish
-from tests.model_trace.fits import Amounts, Need
+from tests.model_trace.fits import Amounts, Books, Need
 from tests.model_trace.moves import must
 from tests.model_trace.play import Check, Play, nothing
 from tests.model_trace.shapes import CALLERS, document
@@ -204,11 +204,12 @@ class Tenants(Play):
             return Reason.CONFLICT
         if deny:
             return Reason.ACCESS_DENIED
-        return "extended" if self._is_free_after(claim, until) else "in the way"
+        free = self._is_free_after(self.reference.books, claim, until)
+        return "extended" if free else "in the way"
 
-    def _is_free_after(self, claim: Claim, until: int) -> bool:
+    def _is_free_after(self, books: Books, claim: Claim, until: int) -> bool:
         """Whether nobody else has its devices, or too much of its hosts, until then."""
-        books, gap = self.reference.books, self.reference.gap
+        gap = self.reference.gap
         amounts: Amounts = claim.wish.booked(claim.share)
         for grant in claim.live:
             host = self.reference.hosts[grant.host]
@@ -226,11 +227,20 @@ class Tenants(Play):
             must(answer.reason == expected, "another answer was due", answer, expected)
             return
         extended, available = answer
+        if expected == "extended" and not extended:
+            expected = self._unless_kept(claim, until)
         must(extended == (expected == "extended"), "extended", claim, answer, expected)
         if expected == "in the way":
             must(claim.window[1] <= available < until, "available until", claim, answer)
         else:
             must(not available, "available until", claim, answer)
+
+    def _unless_kept(self, claim: Claim, until: int) -> str:
+        """What extending it comes to beside what is kept for one that waits (spec 7.5)."""
+        kept = self.reference.kept_from(None)
+        books = self.reference.books
+        beside = books if kept is None else books.beside(kept)
+        return "extended" if self._is_free_after(beside, claim, until) else "in the way"
 
     async def reassign(self, *, back: bool = False, left: int | None = None) -> None:
         """Hand everything of the first owner to the last, or back."""

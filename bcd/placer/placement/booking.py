@@ -14,13 +14,20 @@ from bcd.model.reservation import Window
 from bcd.placer.placement.allowed import demand_in
 from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.search import Found, Where, find
-from bcd.placer.placement.shadow import Kept, beside
+from bcd.placer.placement.shadow import ANY_SEQ, Kept, beside, kept_of
 from bcd.placer.placement.unschedulable import Unschedulable, explain
 from bcd.placer.placement.vain import InVain
 from bcd.placer.placement.view import PoolView
 from bcd.placer.placement.views import KnownPool, Question, Views, read_node
-from bcd.placer.placement.writing import LostRace, Plan, members_of, still_able, write
-from bcd.store import allocations, bookings, hosts, pools
+from bcd.placer.placement.writing import (
+    LostRace,
+    Plan,
+    atoms_of,
+    members_of,
+    still_able,
+    write,
+)
+from bcd.store import allocations, bookings, hosts, pools, queue
 from bcd.store.allocations import Allocation, AllocationState
 from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
@@ -62,6 +69,14 @@ class _NoFit(Exception):
     def __init__(self, outcome: Unschedulable) -> None:
         super().__init__()
         self.outcome = outcome
+
+
+class _Seen(Exception):
+    """Undoes a savepoint: what is in the way of an extension has been seen."""
+
+    def __init__(self, moment_ms: int | None) -> None:
+        super().__init__()
+        self.moment_ms = moment_ms
 
 
 class Placements:
@@ -195,21 +210,15 @@ class Placements:
     ) -> Extended | AvailableUntil:
         """Let every allocation end later, devices and host resources, all or none.
 
-        The window of the row is the caller's to change, and so are desired states.
+        What is kept for one that waits counts as booked. The window of the row is the caller's to
+        change, and so are desired states.
         """
         assert row.during is not None
         turnaround_ms = held.pool.policy.turnaround_ms
         end_ms = new_end_ms + turnaround_ms
-        in_the_way = [
-            moment
-            for moment in (
-                bookings.taken_from(tx, row.id, end_ms),
-                hosts.full_from(tx, row.id, end_ms),
-            )
-            if moment is not None
-        ]
-        if in_the_way:
-            return AvailableUntil(max(min(in_the_way) - turnaround_ms, row.during.end_ms))
+        in_the_way_ms = self._first_in_the_way(tx, held, row, end_ms)
+        if in_the_way_ms is not None:
+            return AvailableUntil(max(in_the_way_ms - turnaround_ms, row.during.end_ms))
         if not bookings.extend(tx, row.id, end_ms):
             return AvailableUntil(row.during.end_ms)
         hosts.extend(tx, row.id, end_ms)
@@ -217,6 +226,55 @@ class Placements:
         node_ids = sorted({a.node_id for a in allocations.live(tx, row.id)})
         pools.note_changes(tx, held, node_ids)
         return Extended(Window(row.during.start_ms, new_end_ms), tuple(node_ids))
+
+    def _first_in_the_way(
+        self, tx: Transaction, held: PoolLock, row: StoredReservation, end_ms: int
+    ) -> int | None:
+        """The first moment before ``end_ms`` at which a reservation cannot have what it has now.
+
+        What is kept for one that waits is booked for it meanwhile: the database says what is in
+        the way of what.
+        """
+        kept = self._kept(tx, held, row, end_ms)
+        if kept is None:
+            return _in_the_way(tx, row, end_ms)
+        before = (held.seq, held.token)
+        try:
+            with tx.savepoint():
+                write(tx, held, kept)
+                raise _Seen(_in_the_way(tx, row, end_ms))
+        except LostRace:
+            return _in_the_way(tx, row, end_ms)
+        except _Seen as seen:
+            return seen.moment_ms
+        finally:
+            held.seq, held.token = before
+
+    def _kept(
+        self, tx: Transaction, held: PoolLock, row: StoredReservation, end_ms: int
+    ) -> Plan | None:
+        """What is kept for one that waits, where it could be in the way of an extension."""
+        if not queue.pending_in(tx, held.pool.id, 1):
+            return None
+        known = self._views.fresh(tx, held)
+        kept = kept_of(tx, held, known.view, ANY_SEQ)
+        if kept is None:
+            return None
+        owner, shadow = kept
+        mine = {allocation.node_id for allocation in allocations.live(tx, row.id)}
+        if shadow.start_ms >= end_ms or mine.isdisjoint(shadow.members):
+            return None
+        window = Window(shadow.start_ms, shadow.end_ms)
+        return Plan(
+            reservation_id=owner.id,
+            demand=demand_in(held.pool, owner),
+            window=window,
+            booked=window,
+            members=tuple(
+                (node_id, atoms_of(known.atoms[node_id], atom_ids))
+                for node_id, atom_ids in shadow.members.items()
+            ),
+        )
 
     def _found(
         self,
@@ -292,6 +350,12 @@ class Placements:
         except LostRace:
             self._views.forget(held.pool.id)
             return None
+
+
+def _in_the_way(tx: Transaction, row: StoredReservation, end_ms: int) -> int | None:
+    """The first moment before ``end_ms`` at which others have booked what a reservation has."""
+    moments = (bookings.taken_from(tx, row.id, end_ms), hosts.full_from(tx, row.id, end_ms))
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _with_turnaround(held: PoolLock, window: Window) -> Window:

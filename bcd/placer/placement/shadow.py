@@ -4,9 +4,9 @@ As backfill schedulers do: the oldest pending reservation of a pool that could e
 booking, its earliest window on certain devices as far as the bookings of now tell. To everything
 younger those devices are taken then; what is over before, or goes elsewhere, passes.
 
-The bound: the shadow's start never moves later by anybody else's placement, so that the oldest gets
-its place by then. Only what is no placement moves it: a node or device that goes out of service, an
-extension of what runs there, a repair. The next oldest is protected from then on, so that every
+The bound: the shadow's start never moves later by anybody else's placement or extension, so that
+the oldest gets its place by then. Only what is neither moves it: a node or device that goes out of
+service, a repair, which is owed. The next oldest is protected from then on, so that every
 reservation has its turn after those before it.
 
 The shadow is a row of the database: placers that tie differently keep the same devices, also after
@@ -34,6 +34,7 @@ from bcd.store.shadows import Shadow
 _ASKED = 8
 
 
+ANY_SEQ = 1 << 62  # behind everybody who waits
 T = TypeVar("T")
 # Names a shadow: what a search was shown depends on it.
 Kept = tuple[ReservationId, int]
@@ -62,7 +63,7 @@ def kept_from(
     tx: Transaction, held: PoolLock, view: PoolView, row: StoredReservation
 ) -> Iterator[Shadow | None]:
     """Within, the view shows as taken what is kept from this one, which is the shadow given."""
-    kept = _of_older(tx, held, view, row)
+    kept = kept_of(tx, held, view, row.seq)
     if kept is None:
         yield None
         return
@@ -76,6 +77,26 @@ def kept_from(
     finally:
         for node_id, node in before.items():
             view.put(node.with_facts(view.nodes[node_id].facts))
+
+
+def kept_of(
+    tx: Transaction, held: PoolLock, view: PoolView, before_seq: int
+) -> tuple[StoredReservation, Shadow] | None:
+    """The reservation of those older than that ``seq`` that something is kept for, and what."""
+    oldest = queue.pending_before(tx, held.pool.id, before_seq, 1)
+    if not oldest:
+        return None
+    known = shadows.get(tx, held.pool.id)
+    if known is not None and _holds(tx, held, view, oldest[0], known):
+        return oldest[0], known
+    for waiting in queue.pending_before(tx, held.pool.id, before_seq, _ASKED):
+        if known is not None and _holds(tx, held, view, waiting, known):
+            return waiting, known
+        best = _earliest_shadow(tx, held, view, waiting)
+        if best is not None:
+            shadows.put(tx, held.pool.id, best)
+            return waiting, best
+    return None
 
 
 def _keep_for(
@@ -94,26 +115,6 @@ def _keep_for(
     best = _earliest_shadow(tx, held, view, row)
     if best is not None:
         shadows.put(tx, held.pool.id, best)
-
-
-def _of_older(
-    tx: Transaction, held: PoolLock, view: PoolView, row: StoredReservation
-) -> tuple[StoredReservation, Shadow] | None:
-    """The reservation older than this one that something is kept for, and its shadow."""
-    oldest = queue.pending_before(tx, held.pool.id, row.seq, 1)
-    if not oldest:
-        return None
-    known = shadows.get(tx, held.pool.id)
-    if known is not None and _holds(tx, held, view, oldest[0], known):
-        return oldest[0], known
-    for waiting in queue.pending_before(tx, held.pool.id, row.seq, _ASKED):
-        if known is not None and _holds(tx, held, view, waiting, known):
-            return waiting, known
-        best = _earliest_shadow(tx, held, view, waiting)
-        if best is not None:
-            shadows.put(tx, held.pool.id, best)
-            return waiting, best
-    return None
 
 
 def _is_of(shadow: Shadow, row: StoredReservation) -> bool:

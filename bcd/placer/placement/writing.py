@@ -4,8 +4,9 @@ Called under the pool's lock. What was written before the database refused somet
 again, which is rare; a savepoint around each plan would cost every one of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from bcd.model.assignment import AssignedDevice
 from bcd.model.ids import AllocationId, NodeId, ReservationId
@@ -79,12 +80,16 @@ def members_of(
     own: Mapping[NodeId, tuple[Atom, ...]], found: Sequence[Found]
 ) -> tuple[tuple[NodeId, tuple[Atom, ...]], ...]:
     """The atoms of each member, in the order of the request's entries; ``own`` has all by node."""
-    return tuple((one.node_id, _chosen(own[one.node_id], one)) for one in found)
+    return tuple(
+        (one.node_id, atoms_of(own[one.node_id], chain.from_iterable(one.atom_ids)))
+        for one in found
+    )
 
 
-def _chosen(own: Sequence[Atom], found: Found) -> tuple[Atom, ...]:
+def atoms_of(own: Sequence[Atom], atom_ids: Iterable[int]) -> tuple[Atom, ...]:
+    """A node's atoms with these ids, in their order."""
     by_id = {atom.id: atom for atom in own}
-    return tuple(by_id[atom_id] for ids in found.atom_ids for atom_id in ids)
+    return tuple(by_id[atom_id] for atom_id in atom_ids)
 
 
 def _allocations(tx: Transaction, plan: Plan) -> tuple[Allocation, ...]:

@@ -7,16 +7,24 @@ import pytest
 
 from bcd.model.device import DeviceClass
 from bcd.model.pool import PoolPolicy
-from bcd.model.reservation import Resources
+from bcd.model.reservation import Resources, State
 from bcd.placer.placement.booking import AvailableUntil, Extended, Placed
 from tests.clock import DatabaseClock
 from tests.conftest import Rounds
 from tests.placer.placement.machines import ask, mig_host
-from tests.placer.placement.placing import HOUR_MS, extend, placed, reserve
+from tests.placer.placement.placing import (
+    HOUR_MS,
+    Wish,
+    extend,
+    give_capacity,
+    learn,
+    placed,
+    reserve,
+)
 from tests.placer.placement.test_booking import BOTH
 from tests.placer.placement.test_host_amounts import add_host, random_wish
-from tests.placer.records import assert_hosts_hold, assert_no_overlap, rows
-from tests.placer.world import World, dgx
+from tests.placer.records import assert_hosts_hold, assert_no_overlap, rows, tables
+from tests.placer.world import World, dgx, gpu
 
 
 async def ends(world: World, reservation_id: str) -> set[int]:
@@ -142,3 +150,66 @@ async def test_up_to_what_is_answered_it_can_be_extended_and_not_a_millisecond_m
     assert stopped
     await assert_no_overlap(world.database)
     await assert_hosts_hold(world.database)
+
+
+# What is kept for one that waits counts as booked (spec 7.5).
+
+
+async def test_extends_do_not_starve_the_oldest_that_waits(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    for name in "ab":
+        await add_host(world, name, gpus=8)
+    ends = clock.read() + 2 * HOUR_MS
+    first, _ = await placed(world, devices=(ask(6),), duration_ms=2 * HOUR_MS)
+    second, _ = await placed(world, devices=(ask(2),))
+    beside, _ = await placed(world, devices=(ask(8),), duration_ms=5 * HOUR_MS)
+    waits, _ = await reserve(world, Wish(devices=(ask(8),)))
+    image = await tables(world.database)
+    assert await extend(world, first, 1) == AvailableUntil(ends)
+    assert await extend(world, second, HOUR_MS + 1) == AvailableUntil(ends)
+    assert await tables(world.database) == image, "what is kept is booked for the look alone"
+    assert isinstance(await extend(world, second, HOUR_MS), Extended)
+    assert await extend(world, second, 1) == AvailableUntil(ends)
+    assert isinstance(await extend(world, beside, 9 * HOUR_MS), Extended)
+    await pass_at(world, clock, ends)
+    assert (await world.view(waits)).state is State.BINDING
+
+
+async def test_an_extend_leaves_the_turnaround_before_what_is_kept(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    world.pool_id = await world.add_pool("slow", PoolPolicy(turnaround_ms=60_000))
+    await world.add_node(dgx("a", 2), world.pool_id)
+    made, _ = await placed(world)
+    await placed(world, duration_ms=3 * HOUR_MS)
+    await reserve(world, Wish(devices=(ask(2),)))
+    until = AvailableUntil(clock.read() + 3 * HOUR_MS)
+    assert await extend(world, made, 9 * HOUR_MS) == until
+    assert isinstance(await extend(world, made, 2 * HOUR_MS), Extended)
+    assert await extend(world, made, 1) == until
+
+
+async def test_cpus_that_are_kept_are_in_the_way_of_an_extend(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    node = await world.add_node([gpu("h"), gpu("a", model="A100")])
+    await learn(world, node, "devices.limits")
+    await give_capacity(world, node, 8)
+    made, _ = await placed(world, devices=(ask(1, model="H100"),), resources=Resources(vcpu=5))
+    other = Wish(devices=(ask(1, model="A100"),), resources=Resources(vcpu=4))
+    waits, _ = await reserve(world, other)
+    assert await extend(world, made, HOUR_MS) == AvailableUntil(clock.read() + HOUR_MS)
+    await world.end_if_live(waits)
+    assert isinstance(await extend(world, made, HOUR_MS), Extended)
+
+
+async def pass_at(world: World, clock: DatabaseClock, now_ms: int) -> None:
+    """Work off what is due then, the nodes in touch."""
+    clock.set(now_ms)
+    for node in world.nodes:
+        await world.connect(node)
+    await world.work()
