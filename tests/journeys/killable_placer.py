@@ -1,16 +1,19 @@
 """``bcd-placer`` that ends itself by SIGKILL at a chosen statement of the transactions named to it.
 
-``python -m tests.journeys.killable_placer FUSE ARGUMENT…`` is that placer. FUSE is a file of JSON
-that it reads at each transaction: ``works`` are names of functions that transactions run, ``left``
-how many statements and commits of theirs still happen, null for all.
+``launch`` starts one as a process of its own, forked from one that has imported everything: what
+it is killed in takes less time than its imports. FUSE is a file of JSON that it reads at each
+transaction: ``works`` are names of functions that transactions run, ``left`` how many statements
+and commits of theirs still happen, null for all.
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +96,20 @@ def _with_fuse(write: Callable[..., Any], fuse: _Fuse) -> Callable[..., Any]:
     return fused
 
 
-def _be_a_placer(fuse: _Fuse, arguments: Sequence[str]) -> None:
+def _be_a_placer(fuse: Path, arguments: Sequence[str], log: Path) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for number in (1, 2):
+        os.dup2(output, number)
     for engine in (SqliteDatabase, PostgresqlDatabase):
-        engine.write = _with_fuse(engine.write, fuse)  # type: ignore[method-assign]
+        engine.write = _with_fuse(engine.write, _Fuse(fuse))  # type: ignore[method-assign]
     sys.argv = ["bcd-placer", *arguments]
     placer.main()
 
 
-if __name__ == "__main__":
-    _be_a_placer(_Fuse(Path(sys.argv[1])), sys.argv[2:])
+def launch(fuse: Path, arguments: Sequence[str], log: Path) -> BaseProcess:
+    """Start a placer with these arguments, whose words go to the end of ``log``."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["__main__", "pytest", __name__])
+    process = forks.Process(target=_be_a_placer, args=(fuse, arguments, log))
+    process.start()
+    return process

@@ -110,7 +110,7 @@ OPERATIONS = {
         ends=_REPAIRED,
         grants=_MOVED,
         node_count=3,
-        stride=20,
+        stride=12,
     ),
     "repair-device": Operation(
         works=("apply_inventory", "Reconciler.reconcile"),
@@ -119,7 +119,7 @@ OPERATIONS = {
         ends=_REPAIRED,
         grants=_MOVED,
         node_count=3,
-        stride=20,
+        stride=12,
     ),
     "batch": Operation(
         works=("retry_pending",),
@@ -147,7 +147,7 @@ OPERATIONS = {
         prepare=deeds.comes,
         act=deeds.only_start,
         ends={"": "pending placed binding"},
-        stride=35,
+        stride=25,
     ),
     "preempt": Operation(
         works=("Admission._settle", "Reconciler.reconcile"),
@@ -156,7 +156,7 @@ OPERATIONS = {
         ends={"": "placed binding", "holds": "placed binding preempting preempted released"},
         intact=_together({"": "placed", "holds": "preempting"}),
         policy=PoolPolicy(spot=SpotPolicy(grace_seconds=1)),
-        stride=30,
+        stride=25,
     ),
     "replace": Operation(
         works=("judge_node", "Reconciler.reconcile"),

@@ -64,19 +64,14 @@ def survives(victim: Victim, operation: Operation, key: str) -> bool:
         victim.launch()
     try:
         operation.act(victim, key)
-        wait_until("it is done", lambda: _dead(victim) or is_done(victim, operation, key))
+        wait_until("it is done", lambda: victim.is_dead() or is_done(victim, operation, key))
         victim.arm()
-        if not _dead(victim):
-            victim.await_api()
+        victim.await_api()
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             raise
         return False
-    return not _dead(victim)
-
-
-def _dead(victim: Victim) -> bool:
-    return victim.process.poll() is not None
+    return not victim.is_dead()
 
 
 def check(victim: Victim) -> None:

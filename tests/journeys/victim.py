@@ -6,17 +6,15 @@ What happens around it is written to its database while it is dead, as the gatew
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bcd.model.pool import PoolPolicy
 from bcd.placer.pki.state import init_state, load_state
 from bcd.store.open import open_database
 from bcd.wire.compute.v1 import reservations_pb2
+from tests.journeys import killable_placer
 from tests.journeys.records import query
 from tests.journeys.system import DOMAIN, TENANT, Client, System, listens, wait_until
 from tests.placer.records import Beside
@@ -66,23 +64,24 @@ class Victim:
 
     def launch(self) -> None:
         """Start a placer."""
-        program = [sys.executable, "-m", "tests.journeys.killable_placer", str(self.fuse)]
-        arguments = ["run", "--config", str(self.system.placer_file)]
         gateway = ["--with-gateway"] if self.with_gateway else []
-        with (self.system.folder / "placer.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*program, *arguments, *gateway], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=Path(__file__).parents[2],
-            )  # fmt: skip
+        arguments = ["run", "--config", str(self.system.placer_file), *gateway]
+        log = self.system.folder / "placer.log"
+        self.process = killable_placer.launch(self.fuse, arguments, log)
         self.client: Client = self.system.client()
 
     def await_api(self) -> None:
-        """Wait for the API of a placer that was launched."""
-        wait_until("the API listens", lambda: listens(self.system.api_port))
+        """Wait for the API of a placer that was launched; raises RpcError when that is dead."""
+        port = self.system.api_port
+        wait_until("the API listens", lambda: self.is_dead() or listens(port))
         request = reservations_pb2.ListReservationsRequest(tenant_id=TENANT, limit=1)
         self.client.reservations.ListReservations(
-            request, metadata=self.client.metadata, timeout=20, wait_for_ready=True
+            request, metadata=self.client.metadata, timeout=20
         )
+
+    def is_dead(self) -> bool:
+        """Whether the placer has ended."""
+        return not self.process.is_alive()
 
     def start(self) -> None:
         """Start a placer and wait for its API."""
@@ -91,7 +90,8 @@ class Victim:
 
     def bury(self) -> None:
         """Wait for the end of a placer that kills itself; what it had claimed comes back."""
-        assert self.process.wait(timeout=60) == -signal.SIGKILL
+        self.process.join(timeout=60)
+        assert self.process.exitcode == -signal.SIGKILL
         self.client.channel.close()
         if not self.system.url.startswith("sqlite:"):
             wait_until("the server knows", lambda: self.beside.open_transactions() == 0)
