@@ -107,9 +107,12 @@ def _be_a_placer(fuse: Path, arguments: Sequence[str], log: Path) -> None:
 
 
 def launch(fuse: Path, arguments: Sequence[str], log: Path) -> BaseProcess:
-    """Start a placer with these arguments, whose words go to the end of ``log``."""
+    """Start a placer with these arguments, whose words go to the end of ``log``.
+
+    It never outlives the tests.
+    """
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["__main__", "pytest", __name__])
-    process = forks.Process(target=_be_a_placer, args=(fuse, arguments, log))
+    process = forks.Process(target=_be_a_placer, args=(fuse, arguments, log), daemon=True)
     process.start()
     return process
