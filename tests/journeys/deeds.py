@@ -194,16 +194,27 @@ def joined_or_not(victim: Victim, _key: str) -> None:
 
 
 def comes(victim: Victim, key: str) -> None:
-    """A node that has joined sent its first inventory: what somebody waits for."""
+    """A node that joined and connected before sent its first inventory: what somebody waits for.
+
+    Had it come later, how often somebody looked at the one that waits would be a matter of luck.
+    """
+    victim.kill()
+
+    async def connect(world: World) -> None:
+        node = await world.enrol()
+        await world.connect(node)
+        victim.nodes.append(node)
+
+    victim.with_world(connect)
+    victim.bring_back()
+    victim.start()
     _waits_for_a_model(victim, key)
 
-    async def come(world: World) -> None:
-        node = await world.enrol()
-        await world.open_session(node)
-        await world.store_inventory(node, [replace(one, model=key) for one in dgx(key)])
+    async def tell(world: World) -> None:
+        devices = [replace(one, model=key) for one in dgx(key)]
+        await world.store_inventory(victim.nodes[-1], devices)
 
-    victim.with_world(come)
-    victim.bring_back()
+    victim.with_world(tell)
 
 
 def spot_has_it(victim: Victim, key: str) -> None:

@@ -143,11 +143,11 @@ OPERATIONS = {
         stride=5,
     ),
     "arrive": Operation(
-        works=("judge", "apply_inventory", "retry_pending", "Reconciler.reconcile"),
+        works=("apply_inventory", "retry_pending", "Reconciler.reconcile"),
         prepare=deeds.comes,
         act=deeds.only_start,
         ends={"": "pending placed binding"},
-        stride=25,
+        stride=20,
     ),
     "preempt": Operation(
         works=("Admission._settle", "Reconciler.reconcile"),
