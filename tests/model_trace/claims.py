@@ -146,7 +146,10 @@ class Due:
 
 @dataclass(slots=True)
 class Claim:
-    """One reservation. ``grants`` are those of every placement, ``moved`` what repair changed."""
+    """One reservation. ``grants`` are those of every placement, ``moved`` what repair changed.
+
+    ``seq`` is its age: of drafts that are written at once, the older may be committed later.
+    """
 
     id: str
     who: str
@@ -154,6 +157,7 @@ class Claim:
     wish: Wish
     state: str = "draft"
     version: int = 1
+    seq: int = 0
     owner: str = ""
     share: Amounts = NONE
     window: tuple[int, int] = (0, 0)

@@ -88,18 +88,13 @@ class Moves:
             return None
         if claim is None:
             return self.shadow
-        order = list(self.claims)
-        older = order.index(self.shadow.claim) < order.index(claim.id)
+        older = self.claims[self.shadow.claim].seq < claim.seq
         return self.shadow if older else None
 
     def waits_behind(self, claim: Claim | None) -> bool:
         """Whether an older one waits, for which something may be kept."""
-        for other in self.claims.values():
-            if claim is not None and other.id == claim.id:
-                return False
-            if other.state == "pending" and not other.wish.spot:
-                return True
-        return False
+        older = (other for other in self.claims.values() if not claim or other.seq < claim.seq)
+        return any(other.state == "pending" and not other.wish.spot for other in older)
 
     @property
     def spot_lives(self) -> bool:

@@ -91,7 +91,7 @@ class Reference(Moves):
         claim = next((c for c in asked if c.wish.is_written_as(json.loads(row["request"]))), None)
         must(claim, "nobody asked for it", row)
         assert claim is not None
-        claim.id, claim.owner = row["id"], row["owner"]
+        claim.id, claim.owner, claim.seq = row["id"], row["owner"], row["seq"]
         claim.share = self.share_of(claim.wish)
         share = amounts_of(json.loads(row["host_share"]), _API)
         must(share == claim.share, "host share", share, claim)
