@@ -91,7 +91,8 @@ def _barred(reason: str, words: str) -> Unschedulable:
 def demand_in(pool: Pool, row: StoredReservation) -> Demand:
     """What a reservation asks of each of its nodes, and which devices it may be given.
 
-    None of a model that the pool got after the admission, unless that saw every word of it.
+    None of a model that the pool got after the admission, unless that saw every word of it or no
+    model that matches.
     """
     demand = demand_of(row.request, row.resources, pool.policy.sharing.mode)
     if row.models is None or row.models.issuperset(pool.models):

@@ -164,10 +164,12 @@ def words_of(ask: DeviceAsk, models: Iterable[str]) -> frozenset[str]:
 def admitted(ask: DeviceAsk, models: frozenset[str]) -> DeviceAsk:
     """An entry that was admitted where the pool had these models.
 
-    One that was admitted as any model whatever, where there was none, is so.
+    One for which there was none, as in a pool that waits for its nodes, is given any that matches.
     """
-    words = words_of(ask, models)
-    return AdmittedAsk(**msgspec.structs.asdict(ask), words=words) if words else ask
+    asked = _words(ask.model)
+    if not any(asked <= _words(model) for model in models):
+        return ask
+    return AdmittedAsk(**msgspec.structs.asdict(ask), words=words_of(ask, models))
 
 
 @lru_cache(maxsize=65536)

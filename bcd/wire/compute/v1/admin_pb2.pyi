@@ -163,8 +163,8 @@ Global___HostAmounts: _TypeAlias = HostAmounts  # noqa: Y015
 
 @_typing.final
 class HostRatio(_message.Message):
-    """How often CPUs and memory are sold: more than 0, at most 100, with at most 3 decimals, kept
-    exactly; 1 by default.
+    """How often CPUs and memory are sold: more than 0, CPUs at most 100 times and memory once, with at
+    most 3 decimals, kept exactly; 1 by default.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
