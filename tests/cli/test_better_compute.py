@@ -518,8 +518,17 @@ def test_a_lease_is_shown_and_renewed_and_nothing_else_is(terminal: Terminal) ->
     until: int = made["leaseUntil"]  # type: ignore[assignment]
     renewed = json.loads(terminal.run("renew", identifier, "-o", "json").stdout)
     assert renewed["leaseUntil"] > until
-    assert "lease until" in terminal.run("get", identifier).stdout
+    shown = terminal.run("get", identifier).stdout
+    assert "lease until" in shown
+    assert "before the start" not in shown
     assert terminal.run("release", identifier).returncode == 0
+    ended = f"better-compute events {identifier} says when and why"
+    assert ended not in shown
+    assert ended in terminal.run("get", identifier).stdout
+    ahead = ("--gpus", "1", "--for", "1h", "--lease", "10m", "--at", "+1h")
+    early = terminal.run("reserve", *ahead).stdout
+    assert ", before the start: renew it, or it is released" in early
+    assert terminal.run("release", early.split()[1]).returncode == 0
     plain = reserve(terminal, "--gpus", "1", "--for", "1h")
     refused = terminal.run("renew", str(plain["id"]))
     assert (refused.returncode, "leaseSeconds" in refused.stderr) == (1, True)

@@ -57,7 +57,8 @@ def test_a_preview_takes_the_options_of_reserve_and_books_nothing(terminal: Term
     told = terminal.run("capacity", "--preview", *asked)
     assert told.returncode == 0, told.stderr
     lines = dict(line.split(None, 1) for line in told.stdout.splitlines())
-    assert (lines["fits"], lines["free"]) == ("yes", "for  years")
+    assert lines["fits"] == "yes"
+    assert lines["longest"] == "years, on the nodes that are free longest"
     assert lines["host"] == "222 CPUs, 1976 GiB"
     assert json.loads(terminal.run("list", "--state", "active", "-o", "json").stdout) == []
 

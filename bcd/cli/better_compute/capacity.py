@@ -13,12 +13,13 @@ from bcd.cli.better_compute.parameters import pool_id
 from bcd.cli.better_compute.request_options import request_of, request_options
 from bcd.cli.better_compute.show import (
     host_words,
+    lasting,
     moment,
     print_document,
     print_json,
 )
 from bcd.cli.better_compute.tables import print_fields, print_table
-from bcd.model.units import DAY_MS, format_duration
+from bcd.model.units import DAY_MS
 from bcd.wire.compute.v1 import capacity_pb2 as pb
 from bcd.wire.compute.v1.capacity_pb2_grpc import CapacityServiceStub
 from bcd.wire.compute.v1.reservations_pb2 import CreateReservationRequest, Resources
@@ -103,7 +104,8 @@ def _told(answer: pb.PreviewCapacityResponse) -> list[tuple[str, str]]:
         lines.append(("yielding", f"{answer.displaced} spot reservations"))
     if answer.longest_free_ms:
         years = answer.longest_free_ms > _YEARS_MS
-        lines.append(("free for", "years" if years else format_duration(answer.longest_free_ms)))
+        longest = "years" if years else lasting(answer.longest_free_ms)
+        lines.append(("longest", f"{longest}, on the nodes that are free longest"))
     if host_words(answer.resources):
         lines.append(("host", host_words(answer.resources)))
     return lines

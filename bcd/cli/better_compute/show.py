@@ -9,11 +9,13 @@ from google.protobuf.message import Message
 
 from bcd.cli.better_compute.tables import print_fields, print_table
 from bcd.model.printable import counted, printable
+from bcd.model.reservation import TERMINAL, State
 from bcd.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, format_duration, parse_duration_ms
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from bcd.wire.document import to_document
 
 _MAX_TEXT = 4096
+_TOLD_OF = TERMINAL - {State.DENIED}  # a denied one has no events
 
 
 def print_json(messages: Sequence[Message] | Message) -> None:
@@ -146,6 +148,8 @@ def print_reservation(reservation: pb.Reservation) -> None:
         during = reservation.during
         lines.append(("from", moment(during.start)))
         lines.append(("to", f"{moment(during.end)} ({lasting(during.end - during.start)})"))
+    if reservation.state in _TOLD_OF:
+        lines.append(("ended", f"better-compute events {reservation.id} says when and why"))
     for binding in reservation.bindings:
         lines.append(("node", binding.node_id))
         lines += [("device", name) for name in binding.cdi_devices]
@@ -168,7 +172,9 @@ def _terms(reservation: pb.Reservation) -> list[tuple[str, str]]:
     if request.HasField("start") and not reservation.HasField("during"):
         lines.append(("at", moment(request.start)))
     if reservation.HasField("lease_until"):
-        lines.append(("lease until", moment(reservation.lease_until)))
+        early = reservation.lease_until <= reservation.during.start
+        renewed = ", before the start: renew it, or it is released" if early else ""
+        lines.append(("lease until", f"{moment(reservation.lease_until)}{renewed}"))
     lines += [("label", f"{key}={value}") for key, value in sorted(request.labels.items())]
     return lines
 

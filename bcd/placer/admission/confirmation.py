@@ -15,10 +15,14 @@ from bcd.store.reservations import StoredReservation
 LIFETIME_MS = 30 * MINUTE_MS
 
 
-def word_on(tx: Transaction, row: StoredReservation) -> Confirmation:
-    """What the person said of this very request of this very agent; the caller has no say in it."""
+def word_on(tx: Transaction, row: StoredReservation, *, used: bool = False) -> Confirmation:
+    """What the person said of this very request of this very agent; the caller has no say in it.
+
+    A word that a create has ``used`` counts only for what changes nothing of what it was given for.
+    """
     asked = confirmations.of_reservation(tx, row.id)
-    if asked is None or asked.state is not ConfirmationState.APPROVED:
+    counts = {ConfirmationState.APPROVED} | ({ConfirmationState.USED} if used else set())
+    if asked is None or asked.state not in counts:
         return Confirmation.NONE
     bound_to = (asked.action, asked.request_hash, f"{asked.owner}|{asked.actor}")
     if bound_to != (Action.CREATE, row.request_hash, row.identity):

@@ -203,7 +203,7 @@ def _remove(tx: Transaction, node_id: NodeId) -> None:
     if in_way:
         raise InvalidState(
             f"node {node_id} has bookings of {', '.join(in_way[:8])}; drain it and let them end,"
-            " or release them",
+            " or have their owners release them",
             nodeId=node_id,
             reservations=",".join(in_way[:64]),
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from bcd.model.caller import Caller
 from bcd.model.errors import AccessDenied, InvalidInput, NotFound
@@ -10,9 +11,10 @@ from bcd.model.reservation import TERMINAL, Reservation, State
 from bcd.model.texts import check_text
 from bcd.model.units import parse_duration_ms
 from bcd.placer.admission.attributes import Place, attributes_of
+from bcd.placer.admission.confirmation import word_on
 from bcd.placer.admission.create import Admission
 from bcd.placer.admission.extend import Extensions, Longer
-from bcd.placer.admission.policy import Action, Denied, Policy
+from bcd.placer.admission.policy import Action, Confirmation, Denied, Policy
 from bcd.placer.api.edge import Context, Edge, require_admin
 from bcd.placer.api.paging import MAX_PAGE_BYTES
 from bcd.placer.api.wait import wait_for_operation
@@ -87,7 +89,9 @@ class ReservationCalls:
     ) -> pb.RenewReservationResponse:
         """Let a lease run anew from now on."""
         row, _ = await self._seen(caller, request.tenant_id, request.reservation_id)
-        await self._permit(caller, Action.EXTEND, row)
+        # It will last no longer than what the person was asked about.
+        word = await self.database.read(partial(word_on, used=True), row)
+        await self._permit(caller, Action.EXTEND, row, word)
         view = await self.database.write(self._renew, row)
         return pb.RenewReservationResponse(reservation=encode_reservation(view))
 
@@ -166,9 +170,15 @@ class ReservationCalls:
             raise missing
         return found
 
-    async def _permit(self, caller: Caller, action: Action, row: StoredReservation) -> None:
+    async def _permit(
+        self,
+        caller: Caller,
+        action: Action,
+        row: StoredReservation,
+        word: Confirmation = Confirmation.NONE,
+    ) -> None:
         place = await self.database.read(_place, row.pool_id)
-        denied = self._denied(caller, action, row, place)
+        denied = self._denied(caller, action, row, place, word)
         if denied is not None:
             raise AccessDenied(
                 f"the policy refuses {action.value} on {row.id}: {denied.sentence}",
@@ -176,11 +186,16 @@ class ReservationCalls:
             )
 
     def _denied(
-        self, caller: Caller, action: Action, row: StoredReservation, place: Place
+        self,
+        caller: Caller,
+        action: Action,
+        row: StoredReservation,
+        place: Place,
+        word: Confirmation = Confirmation.NONE,
     ) -> Denied | None:
         request = row.asking_ms(row.duration_ms)
         attributes = attributes_of(row.tenant_id, row.owner, place, request, row.resources)
-        decision = self.policy.decide(caller, action, attributes)
+        decision = self.policy.decide(caller, action, attributes, word)
         return decision if isinstance(decision, Denied) else None
 
 

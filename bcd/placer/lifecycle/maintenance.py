@@ -100,7 +100,8 @@ def _refuse_overlap(hand: Hand, node_id: NodeId, window: Window) -> None:
     until = datetime.fromtimestamp(-(-until_ms // 1000), UTC)
     raise Conflict(
         f"node {node_id} is booked then by {', '.join(shown)}{more}, the last of them until"
-        f" {until:%Y-%m-%d %H:%M:%S} UTC; choose another time, or release them",
+        f" {until:%Y-%m-%d %H:%M:%S} UTC; drain the node first, which moves what has not started,"
+        " choose another time, or have their owners release them",
         nodeId=node_id,
         reservations=",".join(shown),
         until=str(until_ms),

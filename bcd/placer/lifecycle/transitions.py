@@ -109,7 +109,8 @@ def move_of(state: State, trigger: Trigger) -> Move:
     """The move that a trigger makes from a state; raises InvalidState where there is none."""
     move = MOVES.get((state, trigger))
     if move is None:
-        instead = "; release it instead" if trigger is Trigger.CANCELLED and state in _LIVE else ""
+        releasable = trigger is Trigger.CANCELLED and (state, Trigger.RELEASED) in MOVES
+        instead = "; release it instead" if releasable else ""
         raise InvalidState(
             f"a reservation that is {state} cannot be {trigger}{instead}", state=state
         )

@@ -188,23 +188,37 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         CedarPolicy(tmp_path)
 
 
-def test_the_sample_caps_requests_and_lets_only_owners_release(tmp_path: Path) -> None:
+def test_the_sample_caps_requests_and_lets_only_owners_end_and_extend(tmp_path: Path) -> None:
     sample = policy(tmp_path, SAMPLE.read_text())
 
     def may(action: Action, asked: Attributes) -> tuple[str, ...]:
         decision = sample.decide(ALICE, action, asked)
         return decision.rules if isinstance(decision, Denied) else ()
 
-    assert may(Action.CREATE, resource()) == ()
-    for over in (resource(count=9), resource(duration="73h"), resource("us-1"), ANY_MODEL):
-        assert may(Action.CREATE, over) == ("h100-cap",)
+    for action in (Action.CREATE, Action.EXTEND):
+        assert may(action, resource()) == ()
+        for over in (resource(count=9), resource(duration="73h"), resource("us-1"), ANY_MODEL):
+            assert may(action, over) == ("h100-cap",)
     assert may(Action.CREATE, resource("us-1", count=99, model="A100")) == ()
     theirs = replace(resource(), attrs={**resource().attrs, "owner": "issuer|somebody"})
     assert may(Action.RELEASE, resource()) == ()
-    assert may(Action.RELEASE, theirs) == ("own-reservations",)
+    for action in (Action.RELEASE, Action.EXTEND):
+        assert may(action, theirs) == ("own-reservations",)
     assert may(Action.READ, theirs) == ()
     operator = replace(ALICE, groups=frozenset({"ops"}))
     assert sample.decide(operator, Action.RELEASE, theirs) == Allowed()
+
+
+def test_the_sample_lets_an_agent_extend_a_day_and_renew_what_was_confirmed(tmp_path: Path) -> None:
+    sample = policy(tmp_path, SAMPLE.read_text())
+    agent = replace(ALICE, actor="bot")
+    assert sample.decide(agent, Action.EXTEND, resource(duration="24h")) == Allowed()
+    long = resource(duration="25h")
+    refused = sample.decide(agent, Action.EXTEND, long)
+    assert isinstance(refused, Denied)
+    assert refused.rules == ("agents-extend",)
+    assert sample.decide(ALICE, Action.EXTEND, long) == Allowed()
+    assert sample.decide(agent, Action.EXTEND, long, Confirmation.APPROVED) == Allowed()
 
 
 def test_a_file_beyond_all_reason_is_refused(tmp_path: Path) -> None:
@@ -280,7 +294,13 @@ def test_an_agent_may_be_held_to_less(tmp_path: Path) -> None:
 CONFIRM = """
 permit (principal, action, resource) when { resource.gpus <= 8 };
 @id("confirm:large")
-forbid (principal, action == Compute::Action::"compute:reservations:create", resource)
+forbid (
+  principal,
+  action in
+    [Compute::Action::"compute:reservations:create",
+     Compute::Action::"compute:reservations:extend"],
+  resource
+)
 when { principal.delegated && resource.gpus > 2 }
 unless { context.confirmation == "approved" };
 """

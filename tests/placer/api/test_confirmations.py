@@ -110,6 +110,24 @@ async def test_a_person_sees_what_he_is_asked_approves_it_and_the_agent_gets_it(
     assert (await listed(alice, state="waiting")).confirmations == []
 
 
+async def test_what_was_confirmed_may_be_renewed_by_the_agent_and_not_extended(
+    site: Site, alice: Client, agent: Client
+) -> None:
+    wanted = creation(agent.pool_id, "k", 4, lease_seconds=600)
+    refused = await agent.refused(agent.reservations.CreateReservation, wanted)
+    await alice.call(
+        alice.confirmations.ApproveConfirmation, approval(refused.details["confirmationId"])
+    )
+    made = (await agent.call(agent.reservations.CreateReservation, wanted)).reservation
+    one = {"tenant_id": TENANT, "reservation_id": made.id}
+    renewal = reservations_pb2.RenewReservationRequest(**one)
+    renewed = (await agent.call(agent.reservations.RenewReservation, renewal)).reservation
+    assert renewed.lease_until >= made.lease_until
+    longer = reservations_pb2.ExtendReservationRequest(**one, by="1h", idempotency_key="x")
+    kept = await agent.refused(agent.reservations.ExtendReservation, longer)
+    assert is_refusal(kept, Reason.ACCESS_DENIED, reservationId=made.id)
+
+
 async def test_a_rejected_request_is_refused(site: Site, alice: Client, agent: Client) -> None:
     refused = await held_back(agent)
     request = pb.RejectConfirmationRequest(
