@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from bcd.model.ids import ReservationId
 from bcd.placer.placement.allowed import barred, demand_in
+from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting, find
 from bcd.placer.placement.unschedulable import Unschedulable
@@ -30,9 +31,10 @@ from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
 from bcd.store.shadows import Shadow
 
-# Of the oldest so many are asked; those before the first that could ever fit keep nothing.
-_ASKED = 8
-
+# Of those who wait some 200 are asked at most: first one, then page by page. Who keeps nothing, as
+# it could never fit, has its charge all the same.
+_PAGE = 32
+_PAGES = 8
 
 ANY_SEQ = 1 << 62  # behind everybody who waits
 T = TypeVar("T")
@@ -83,20 +85,33 @@ def kept_of(
     tx: Transaction, held: PoolLock, view: PoolView, before_seq: int
 ) -> tuple[StoredReservation, Shadow] | None:
     """The reservation of those older than that ``seq`` that something is kept for, and what."""
-    oldest = queue.pending_before(tx, held.pool.id, before_seq, 1)
-    if not oldest:
-        return None
-    known = shadows.get(tx, held.pool.id)
-    if known is not None and _holds(tx, held, view, oldest[0], known):
-        return oldest[0], known
-    for waiting in queue.pending_before(tx, held.pool.id, before_seq, _ASKED):
+    known: Shadow | None = None
+    hopeless: set[tuple[str, Demand, int]] = set()
+    for number, waiting in enumerate(_older(tx, held, before_seq)):
+        if number == 0:
+            known = shadows.get(tx, held.pool.id)
         if known is not None and _holds(tx, held, view, waiting, known):
             return waiting, known
+        asked = (waiting.tenant_id, demand_in(held.pool, waiting), waiting.request.duration_ms)
+        if asked in hopeless or _keeps_nothing(held, waiting):
+            continue
         best = _earliest_shadow(tx, held, view, waiting)
         if best is not None:
             shadows.put(tx, held.pool.id, best)
             return waiting, best
+        hopeless.add(asked)
     return None
+
+
+def _older(tx: Transaction, held: PoolLock, before_seq: int) -> Iterator[StoredReservation]:
+    """Who waits and came before, oldest first: mostly it is the first that counts."""
+    after_seq, size = 0, 1
+    for _ in range(_PAGES):
+        page = queue.pending_before(tx, held.pool.id, before_seq, size, after_seq)
+        yield from page
+        if len(page) < size:
+            return
+        after_seq, size = page[-1].seq, _PAGE
 
 
 def _keep_for(
@@ -158,15 +173,22 @@ def _stands(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sh
     return True
 
 
+def _keeps_nothing(held: PoolLock, owner: StoredReservation) -> bool:
+    """Whether it is a spot one, which yields to others, or its start is still ahead.
+
+    That one asked for that time and no other.
+    """
+    return owner.request.spot or (owner.request.start or 0) > held.now_ms
+
+
 def _earliest_shadow(
     tx: Transaction, held: PoolLock, view: PoolView, owner: StoredReservation
 ) -> Shadow | None:
     """Where and when it would start first; None when it fits not even into an idle pool.
 
-    Nor for a spot one, which yields to others and keeps nothing from them, nor for one whose start
-    is still ahead: it asked for that time and no other. Nor where the pool no longer allows it.
+    Nor for one that keeps nothing, nor where the pool no longer allows it.
     """
-    if owner.request.spot or (owner.request.start or 0) > held.now_ms:
+    if _keeps_nothing(held, owner):
         return None
     if barred(tx, held.pool, owner) is not None:
         return None

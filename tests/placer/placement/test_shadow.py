@@ -1,6 +1,7 @@
 """The oldest that waits is not starved by younger ones, and they fill the gaps (spec 7.5)."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,32 @@ async def test_one_that_fits_not_even_an_idle_pool_keeps_nothing_from_the_others
     assert (await shadow_of(world)).reservation_id == large.id
     assert (await world.create(4, key="long", duration="9h")).state is State.PENDING
     assert (await world.create(4, key="short", duration="1h")).state is State.PLACED
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"count": 8, "spot": True},
+        {"count": 8, "start": 0},
+        {"count": 9},
+        {"count": 1, "model": "B200"},
+    ],
+    ids=["spot", "start ahead", "too many", "no such model"],
+)
+async def test_the_oldest_that_could_fit_is_protected_however_many_keep_nothing(
+    world: World, clock: DatabaseClock, asked: dict[str, Any]
+) -> None:
+    await fill(world)
+    if "start" in asked:
+        asked = asked | {"start": clock.read() + 2 * HOUR_MS}
+    for number in range(40):
+        before = await world.create(**asked, key=f"before{number}")
+        assert await state(world, before) is State.PENDING
+    large = await world.create(8, key="large")
+    clock.advance(HOUR_MS + 1)
+    young = await world.create(1, key="young", duration="12h")
+    assert young.state is State.PENDING
+    assert (await shadow_of(world)).reservation_id == large.id
 
 
 async def test_one_that_is_given_up_keeps_nothing(world: World) -> None:
