@@ -36,7 +36,7 @@ SHIPPED = {
     "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
     "0011_lifecycle.sql": "2d6ad98dd8d4a49af75b0d0a1c6e9c20",
     "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
-    "0013_gpu_claims.sql": "332f3bb470da879d5f60aeb2e168efae",
+    "0013_gpu_claims.sql": "1c0f0c3e43be1d66120a8d40405bc503",
     "0014_refusals.sql": "be03930134dd7702019542871d2473d0",
     "0015_waiting.sql": "d02fce1bd2f226ccfa87a4f01fc563bf",
 }
@@ -180,7 +180,7 @@ async def test_events_of_an_older_database_get_their_reservations_tenant(bare: B
     assert await ask(bare.url, tenants, published) == [["acme", "", ""], [1, 2, 3]]
 
 
-async def test_a_gpu_that_several_nodes_have_stays_with_the_first_that_is_still_there(
+async def test_of_several_nodes_that_have_a_gpu_the_one_that_hands_it_out_or_is_there_keeps_it(
     bare: Bare,
 ) -> None:
     older = [one for one in migrations(bare.engine) if one.version < 13]
@@ -191,16 +191,25 @@ async def test_a_gpu_that_several_nodes_have_stays_with_the_first_that_is_still_
     bare.run(
         "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
         " VALUES ('p', 'p', 'owner', 'r', '{}', 0);"
-        "INSERT INTO nodes (id, pool_id, role, trusted, created_ms, removed_ms) VALUES"
-        " ('node_gone', 'p', 'node', 1, 0, 1), ('node_moved', 'p', 'node', 1, 0, NULL),"
-        " ('node_a', 'p', 'node', 1, 0, NULL), ('node_b', 'p', 'node', 1, 0, NULL)"
+        "INSERT INTO nodes (id, pool_id, role, trusted, reachable, created_ms, removed_ms) VALUES"
+        " ('node_gone', 'p', 'node', 1, 1, 0, 1), ('node_moved', 'p', 'node', 1, 1, 0, NULL),"
+        " ('node_silent', 'p', 'node', 1, 0, 0, NULL),"
+        " ('node_a', 'p', 'node', 1, 1, 0, NULL), ('node_b', 'p', 'node', 1, 1, 0, NULL);"
+        "INSERT INTO reservations (id, tenant_id, pool_id, owner, identity, idempotency_key,"
+        " request_hash, request, host_share, resources, state, operation, created_ms) VALUES"
+        " ('r', 't', 'p', 'o', 'i', 'k', 'h', '{}', '{}', '{}', 'active', 'succeeded', 0)"
     )
     seen = (
         ("node_gone", "G1", 0, "not in the inventory"),
         ("node_moved", "G1", 0, "not in the inventory"),
+        ("node_silent", "G1", 1, ""),
         ("node_a", "G1", 1, ""),
         ("node_b", "G1", 1, ""),
         ("node_b", "G2", 0, "Xid 79"),
+        ("node_a", "G3", 1, ""),
+        ("node_b", "G3", 1, ""),
+        ("node_moved", "G4", 0, "not in the inventory"),
+        ("node_b", "G4", 1, ""),
     )
     for number, (node, uuid, free, reason) in enumerate(seen, start=1):
         bare.run(
@@ -210,21 +219,35 @@ async def test_a_gpu_that_several_nodes_have_stays_with_the_first_that_is_still_
             f" ('{node}', {number}, 0, 'gpu', '{uuid}', 'm', '', 1, '', '[]', {free}, 'h',"
             f" '{reason}')"
         )
+        if (node, uuid) in {("node_b", "G3"), ("node_moved", "G4")}:
+            bare.run(
+                "INSERT INTO allocations (id, reservation_id, node_id, state, until_ms, devices,"
+                f" created_ms) VALUES ('a{number}', 'r', '{node}', 'bound', 1, '[]', 0);"
+                "INSERT INTO bookings (allocation_id, reservation_id, node_id, atom_id, gpu_id,"
+                f" mode, start_ms, end_ms) SELECT 'a{number}', 'r', '{node}', id, gpu_id, 0, 0,"
+                f" {1 << 50} FROM atoms WHERE gpu_id = {number}"
+            )
 
-    def claims(tx: Transaction) -> dict[str, str]:
-        rows = tx.all("SELECT uuid, node_id FROM gpu_claims")
-        return {row["uuid"]: row["node_id"] for row in rows}
+    def claims(tx: Transaction) -> dict[str, tuple[str, int]]:
+        rows = tx.all("SELECT uuid, node_id, leaving FROM gpu_claims")
+        return {row["uuid"]: (row["node_id"], row["leaving"]) for row in rows}
 
     def bookable(tx: Transaction) -> list[str]:
-        return [row["node_id"] for row in tx.all("SELECT node_id FROM atoms WHERE bookable = 1")]
+        rows = tx.all("SELECT node_id FROM atoms WHERE bookable = 1 ORDER BY id")
+        return [row["node_id"] for row in rows]
 
     def due(tx: Transaction) -> object:
         return gpu_claims.due(tx, 0)
 
     assert await ask(bare.url, claims, bookable, due) == [
-        {"G1": "node_a", "G2": "node_b"},
-        ["node_a"],
-        ["node_b"],
+        {
+            "G1": ("node_a", 0),
+            "G2": ("node_b", 0),
+            "G3": ("node_b", 0),
+            "G4": ("node_moved", 1),
+        },
+        ["node_a", "node_b"],
+        ["node_a", "node_b"],
     ]
 
 

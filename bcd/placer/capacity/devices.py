@@ -13,7 +13,6 @@ from bcd.store.database import Transaction
 
 # Of one node: a host has 16 GPUs or so, and a slot costs a row.
 _MAX_SLOTS = 1024
-_ELSEWHERE = "another node has this GPU"
 
 
 def sync_devices(
@@ -35,7 +34,8 @@ def sync_devices(
 
 
 def _withheld(fact: AtomFacts) -> AtomFacts:
-    return replace(fact, bookable=False, health=HealthState.UNKNOWN.value, health_reason=_ELSEWHERE)
+    health = HealthState.UNKNOWN.value
+    return replace(fact, bookable=False, health=health, health_reason=gpu_claims.WITHHELD)
 
 
 def facts_of(

@@ -13,7 +13,7 @@ from bcd.placer.capacity.hosts import follow_host
 from bcd.placer.loops import each
 from bcd.store import gpu_claims, inventories, nodes, pools, reservations, work
 from bcd.store.database import Database, Transaction
-from bcd.store.nodes import AppliedInventory
+from bcd.store.nodes import AppliedInventory, Node
 from bcd.store.pools import PoolLock
 from bcd.wire.inventory import parse_inventory
 
@@ -64,9 +64,10 @@ def apply_inventory(tx: Transaction, node_id: NodeId) -> None:
         return
     found, problems = _parsed(node_id, body)
     if found is None and not fresh:
+        gpu_claims.let_go_of_ended(tx, node_id, held.now_ms)
         return
     if found is not None:
-        _follow(tx, held, node_id, found)
+        _follow(tx, held, node, found)
         node = replace(
             node,
             ready=True,
@@ -96,10 +97,11 @@ def _parsed(node_id: NodeId, body: bytes) -> tuple[Inventory | None, tuple[str, 
         return None, (error.message,)
 
 
-def _follow(tx: Transaction, held: PoolLock, node_id: NodeId, found: Inventory) -> None:
-    gpu_claims.follow(tx, node_id, {device.gpu for device in found.devices}, held.now_ms)
-    sync_devices(tx, node_id, found, held.pool.policy)
-    follow_host(tx, held, node_id, found)
+def _follow(tx: Transaction, held: PoolLock, node: Node, found: Inventory) -> None:
+    reported = {device.gpu for device in found.devices}
+    gpu_claims.follow(tx, node.id, reported, held.now_ms, trusted=node.trusted)
+    sync_devices(tx, node.id, found, held.pool.policy)
+    follow_host(tx, held, node.id, found)
     pools.keep_models(tx, held.pool.id)
 
 
@@ -140,12 +142,12 @@ def _in_use(inventory: Inventory | None) -> str:
 
 def _elsewhere(elsewhere: Mapping[str, NodeId]) -> str:
     """Which GPUs another node has, and what to do; empty for none."""
-    if not elsewhere:
+    names = [f"{uuid} ({holder})" for uuid, holder in sorted(elsewhere.items()) if holder]
+    if not names:
         return ""
-    names = [f"{uuid} ({holder})" for uuid, holder in sorted(elsewhere.items())]
     return (
-        f"another node reported these GPUs first: {_listed(names)}; no reservation gets them here"
-        " until that node is removed or reports them no more"
+        f"another node has these GPUs: {_listed(names)}; no reservation gets them here until that"
+        " node is removed or silent, or reports them no more, and has ended what it handed out"
     )
 
 

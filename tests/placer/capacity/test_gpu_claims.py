@@ -8,6 +8,7 @@ from bcd.model.device import Device
 from bcd.model.reservation import Condition, State
 from bcd.placer.capacity.hosts import HostsKeeper
 from bcd.placer.capacity.inventory import InventoryKeeper, apply_inventory
+from bcd.placer.lifecycle.transitions import Trigger
 from bcd.store import atoms, gpu_claims, inventories, nodes, pools
 from bcd.store.database import Transaction
 from bcd.wire.inventory import encode_inventory
@@ -219,3 +220,110 @@ async def test_nodes_that_report_the_same_gpus_at_once_never_both_get_one(
         mine, others = await bookable(world, a), await bookable(world, b)
         assert not mine & others
         assert mine | others == {device.id for device in (*shared, *had)}
+
+
+# Who is silent or distrusted gives way; what is handed out stays.
+
+
+async def silence(world: World, node: FakeNode, *, silent: bool = True) -> None:
+    await world.database.write(lambda tx: nodes.set_reachable(tx, node.id, not silent))
+
+
+async def test_a_silent_twin_takes_nothing_that_is_let_go_of_for_a_moment(world: World) -> None:
+    there, twin = await world.add_node(dgx("a", 2)), await world.add_node(dgx("a", 2))
+    await silence(world, twin)
+    for count in (1, 2):
+        await world.send_inventory(there, dgx("a", count))
+        await apply(world)
+    assert await bookable(world, there) == {"GPU-a-0", "GPU-a-1"}
+    assert await bookable(world, twin) == set()
+
+
+async def test_a_node_that_is_not_trusted_claims_nothing(world: World) -> None:
+    stranger = await world.enrol(await world.add_pool("other"), trusted=False)
+    await world.connect(stranger)
+    await world.send_inventory(stranger, dgx("a", 2))
+    assert await bookable(world, stranger) == set()
+    assert await conditions(world, stranger) == ()
+    mine = await world.add_node(dgx("a", 1))
+    assert await bookable(world, mine) == {"GPU-a-0"}
+    await silence(world, stranger, silent=False)
+    await apply(world)
+    assert await bookable(world, stranger) == set()
+    await world.database.write(nodes.set_trusted, stranger.id, True)
+    await apply(world)
+    assert await bookable(world, stranger) == {"GPU-a-1"}
+
+
+async def test_a_machine_that_joined_anew_takes_over_what_is_placed_on_its_old_id(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    old = await world.add_node(dgx("a", 2))
+    made = await world.create(2, start=clock.read() + HOUR_MS)
+    new = await world.add_node(dgx("a", 2))
+    assert await bookable(world, new) == set()
+    await silence(world, old)
+    await apply(world)
+    assert await bookable(world, new) == {"GPU-a-0", "GPU-a-1"}
+    assert await bookable(world, old) == set()
+    clock.advance(HOUR_MS - 10 * 60_000)
+    await world.connect(new)
+    await world.work()
+    assert await world.event_names(made.id) == ["placed", "repaired"]
+    assert {one.node_id for one in await world.live(made.id)} == {new.id}
+    await remove(world, old)
+
+
+async def test_what_is_handed_out_stays_with_a_node_that_is_silent(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    old = await world.add_node(dgx("a", 2))
+    made = await world.active(old, count=1)
+    new = await world.add_node(dgx("a", 2))
+    await silence(world, old)
+    await apply(world)
+    assert len(await bookable(world, new)) == 1
+    await world.end(made.id, Trigger.RELEASED)
+    await apply(world)
+    assert await bookable(world, new) == {"GPU-a-0", "GPU-a-1"}
+    await silence(world, old, silent=False)
+    await apply(world)
+    assert await bookable(world, old) == set()
+    (condition,) = await conditions(world, old)
+    assert f"GPU-a-0 ({new.id})" in condition.message
+
+
+async def test_cards_that_moved_are_had_by_what_is_placed_on_them(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    before, after = await world.add_node(dgx("a", 2)), await world.add_node(())
+    made = await world.create(2, start=clock.read() + HOUR_MS)
+    await world.send_inventory(before, ())
+    await world.send_inventory(after, dgx("a", 2))
+    await world.work()
+    clock.advance(HOUR_MS - 10 * 60_000)
+    for node in (before, after):
+        await world.connect(node)
+    await world.work()
+    assert {one.node_id for one in await world.live(made.id)} == {after.id}
+
+
+async def test_an_inventory_that_cannot_be_used_holds_no_gpu_back_for_ever(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    before = await world.add_node(dgx("a", 1))
+    made = await world.active(before, count=1)
+    await world.send_inventory(before, ())
+    after = await world.add_node(dgx("a", 1))
+    bad = ("bad", b"\xff\xff")
+    assert await world.database.write(inventories.store, before.id, before.epoch, *bad)
+    await apply(world)
+    assert await bookable(world, after) == set()
+    await world.end(made.id, Trigger.RELEASED)
+    for _ in range(2):
+        await apply(world)
+    assert await bookable(world, after) == {"GPU-a-0"}
