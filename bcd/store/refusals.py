@@ -1,4 +1,6 @@
-"""What nobody ever got: drafts and denied requests, counted, dropped and swept.
+"""What nobody ever got: drafts, denied requests, and those that a person was asked about.
+
+Counted; drafts and what was denied are dropped and swept.
 
 They cost a tenant nothing, so nothing else bounds them. A refused key is remembered for ever.
 """
@@ -7,7 +9,7 @@ from bcd.model.ids import ReservationId
 from bcd.store.database import Transaction
 
 # In these words, so that both engines use the index that has only these.
-_UNUSED = "state IN ('draft', 'denied')"
+_UNUSED = "state IN ('draft', 'denied', 'awaiting-confirmation', 'expired')"
 _BATCH = 4096
 
 

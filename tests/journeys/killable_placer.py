@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,9 @@ def launch(fuse: Path, arguments: Sequence[str], log: Path) -> BaseProcess:
     process = forks.Process(target=_be_a_placer, args=(fuse, arguments, log), daemon=True)
     process.start()
     return process
+
+
+def end_forks() -> None:
+    """End the process that others are forked from; other tests count the children of this one."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]

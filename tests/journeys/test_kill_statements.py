@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from tests.conftest import Rounds
+from tests.journeys import killable_placer
 from tests.journeys.deeds import key_of, only_start
 from tests.journeys.operations import OPERATIONS, Operation, is_done
 from tests.journeys.records import overlaps, quota_drift
@@ -20,6 +21,13 @@ from tests.journeys.system import System, wait_until
 from tests.journeys.victim import Victim
 
 Outcome = tuple[dict[str, Remains], list[int]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forks() -> Iterator[None]:
+    """Placers are forked from one process as long as these tests run."""
+    yield
+    killable_placer.end_forks()
 
 
 @pytest.fixture

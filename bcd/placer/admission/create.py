@@ -218,6 +218,8 @@ class Admission:
         asked = confirmations.of_reservation(hand.tx, row.id)
         if asked is None and rehearse:
             return Answered(refusal=would_be_required(denied))
+        if asked is None and unused.exceeded(hand.tx, row, hand.held.now_ms):
+            return Answered(refusal=unused.drop(hand.tx, row))
         if asked is None:
             question = Question(
                 action=Action.CREATE,
@@ -286,7 +288,8 @@ def _visible_pool(tx: Transaction, draft: Draft) -> tuple[Pool, Draft]:
     pool, least = shares.with_pool(tx, draft.request.pool_id)
     if pool.deleted or pool.tenant_id != draft.tenant_id:
         known = reservations.get(tx, draft.id)
-        if known is None or known.state in _UNDECIDED:
+        unknown = known is None and refusals.hash_of(tx, draft.id) is None
+        if unknown or (known is not None and known.state in _UNDECIDED):
             offers.terms(tx, pool, draft.tenant_id)
     share = host_share(draft.request, pool.policy, least)
     return pool, replace(draft, host_share=share, resources=booked(draft.request, share))

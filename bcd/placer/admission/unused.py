@@ -27,9 +27,9 @@ def drop(tx: Transaction, draft: Draft | StoredReservation) -> QuotaExceeded | N
         return None
     pool_id = draft.request.pool_id
     return QuotaExceeded(
-        f"{draft.tenant_id} had {LIMIT} requests in pool {pool_id} within 24 hours that were denied"
-        " or exceeded the quota, and this one is another; ask for less, have the quota or the"
-        " policy changed, or try again when the oldest is a day old",
+        f"{draft.tenant_id} had {LIMIT} requests in pool {pool_id} within 24 hours that were"
+        " denied, exceeded the quota or await a confirmation, and this one is another; ask for"
+        " less, have the quota or the policy changed, or try again when the oldest is a day old",
         resource="refusedRequests",
         limit=str(LIMIT),
         tenantId=draft.tenant_id,

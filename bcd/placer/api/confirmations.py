@@ -8,6 +8,7 @@ from bcd.model.confirmation import Confirmation, ConfirmationState
 from bcd.model.errors import InvalidInput, NotFound
 from bcd.model.ids import ConfirmationId, is_type_id
 from bcd.placer.api.edge import Context, Edge
+from bcd.placer.api.paging import cut_messages
 from bcd.placer.lifecycle import confirming
 from bcd.placer.lifecycle.apply import Hand
 from bcd.placer.pki.command import CommandSigner
@@ -55,11 +56,9 @@ class ConfirmationCalls:
         wanted = Filter(tenant_id=request.tenant_id, owner=caller.owner, state=request.state)
         after = ConfirmationId(request.cursor) if request.cursor else None
         found = await self.database.read(confirmations.page, wanted, after, limit + 1)
-        shown, more = found[:limit], len(found) > limit
-        return pb.ListConfirmationsResponse(
-            confirmations=[_encode(confirmation) for confirmation in shown],
-            next_cursor=shown[-1].id if more else "",
-        )
+        encoded = [_encode(confirmation) for confirmation in found]
+        shown, following = cut_messages(encoded, limit, lambda one: one.id)
+        return pb.ListConfirmationsResponse(confirmations=shown, next_cursor=following)
 
     async def approve(
         self, caller: Caller, request: pb.ApproveConfirmationRequest

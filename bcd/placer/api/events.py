@@ -13,6 +13,7 @@ from bcd.model.errors import InvalidInput, QuotaExceeded, Unavailable
 from bcd.model.event import EVENT_TYPES
 from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge
+from bcd.placer.api.paging import fitting
 from bcd.placer.api.pools import require_tenant
 from bcd.placer.events.feed import Feed, Position
 from bcd.store.events import Event, Wanted
@@ -92,10 +93,14 @@ class EventCalls:
             self.feed.position(request.cursor) if request.cursor else self.feed.oldest()
         )
         page = await self.feed.page(caller, wanted, position, limit)
+        shown = [encode_event(event) for event in page.events]
+        count, upto = fitting(shown), page.upto
+        if count < len(shown):
+            upto = page.events[count - 1].published_seq or upto
         return pb.ListEventsResponse(
-            events=[encode_event(event) for event in page.events],
-            next_cursor=position.at(page.upto).cursor,
-            more=page.upto < page.newest,
+            events=shown[:count],
+            next_cursor=position.at(upto).cursor,
+            more=upto < page.newest,
         )
 
     @contextlib.asynccontextmanager

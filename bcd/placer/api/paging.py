@@ -49,13 +49,18 @@ def cut(found: Sequence[T], limit: int, cursor: Callable[[T], str]) -> tuple[Seq
     return found[:limit], cursor(found[limit - 1])
 
 
+def fitting(messages: Sequence[Message]) -> int:
+    """How many of these one answer takes; one at least."""
+    size = 0
+    for count, message in enumerate(messages, start=1):
+        size += message.ByteSize()
+        if size > MAX_PAGE_BYTES:
+            return count
+    return len(messages)
+
+
 def cut_messages(
     found: Sequence[M], limit: int, cursor: Callable[[M], str]
 ) -> tuple[Sequence[M], str]:
     """The same for entries that may be large: as many as one answer takes."""
-    size = 0
-    for count, message in enumerate(found[:limit], start=1):
-        size += message.ByteSize()
-        if size > MAX_PAGE_BYTES:
-            return cut(found, count, cursor)
-    return cut(found, limit, cursor)
+    return cut(found, fitting(found[:limit]), cursor)

@@ -138,7 +138,8 @@ def _delete(tx: Transaction, pool_id: str) -> None:
         raise InvalidState(f"pool {pool.id} has nodes; remove them first", poolId=pool.id)
     if pools.has_reservations(tx, pool.id):
         raise InvalidState(
-            f"pool {pool.id} has reservations that have not ended; release or cancel them first",
+            f"pool {pool.id} has reservations that have not ended; have their owners"
+            " release or cancel them first",
             poolId=pool.id,
         )
     pools.delete(tx, pool.id)

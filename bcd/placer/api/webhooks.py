@@ -12,6 +12,7 @@ from bcd.model.ids import is_type_id
 from bcd.model.texts import check_text
 from bcd.placer.api.edge import Context, Edge
 from bcd.placer.api.events import encode_event, known_types, page_limit
+from bcd.placer.api.paging import fitting
 from bcd.placer.api.pools import require_tenant
 from bcd.placer.events.feed import Feed
 from bcd.placer.events.message import SECRET_BYTES, secret_text
@@ -107,11 +108,16 @@ class WebhookCalls:
         found = await self.database.read(
             deliveries.dead_letters, request.webhook_id, after, limit + 1
         )
-        shown, more = found[:limit], len(found) > limit
+        letters = [_encode_dead(letter) for letter in found[:limit]]
+        shown = found[: fitting(letters)]
         visible = {event.id for event in await self.feed.visible(caller, [d.event for d in shown])}
         return pb.ListDeadLettersResponse(
-            dead_letters=[_encode_dead(d) for d in shown if d.event.id in visible],
-            next_cursor=str(shown[-1].event.published_seq) if more else "",
+            dead_letters=[
+                letter
+                for letter, dead in zip(letters, shown, strict=False)
+                if dead.event.id in visible
+            ],
+            next_cursor=str(shown[-1].event.published_seq) if len(shown) < len(found) else "",
         )
 
     async def redeliver(

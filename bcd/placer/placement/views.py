@@ -281,7 +281,9 @@ def _slots(own: Sequence[Atom]) -> tuple[Slot, ...]:
             profile=atom.profile,
             numa=atom.numa_node,
             gpu=gpus[atom.gpu_id],
-            links=_mask(_linked(atom, other) for other in own),
+            links=0
+            if atom.device_class is DeviceClass.MIG  # no instance is linked to anything
+            else _mask(_linked(atom, other) for other in own),
         )
         for atom in own
     )

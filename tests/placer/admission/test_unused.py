@@ -1,12 +1,15 @@
 """What is asked for and never got is bounded: drafts without a charge, and what was denied."""
 
+from typing import Any
+
 import pytest
 
-from bcd.model.errors import AccessDenied, ConfirmationRequired, QuotaExceeded
+from bcd.model.errors import AccessDenied, ConfirmationRequired, NotFound, QuotaExceeded
 from bcd.model.reservation import State
+from bcd.placer.admission import unused
 from bcd.placer.admission.policy import Allowed, Denied
 from bcd.placer.admission.unused import LIMIT
-from bcd.store import offers, pools
+from bcd.store import offers, pools, refusals
 from bcd.store.database import Transaction
 from tests.clock import DatabaseClock
 from tests.placer.admission.test_offers import GREG, GUEST
@@ -105,15 +108,50 @@ async def test_one_denied_too_many_leaves_its_key_as_it_was(world: World) -> Non
     assert (await world.create(1, key="more")).state is State.PLACED
 
 
+async def test_persons_are_asked_about_no_more_than_that_either(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unused, "LIMIT", 3)
+    world.policy.answer = Denied(confirmable=True)
+    for number in range(3):
+        with pytest.raises(ConfirmationRequired):
+            await world.create(1, key=f"asked{number}")
+    with pytest.raises(QuotaExceeded) as error:
+        await world.create(1, key="one more")
+    assert error.value.details["resource"] == "refusedRequests"
+    assert await count(world.database, ALL) == 3
+    with pytest.raises(ConfirmationRequired):
+        await world.create(1, key="asked0")
+
+
+async def test_a_swept_key_stays_refused_after_its_offer_was_withdrawn(
+    world: World, clock: DatabaseClock
+) -> None:
+    await world.database.write(lambda tx: offers.put(tx, world.pool_id, GUEST, {"gpu": 1}))
+    world.policy.answer = Denied()
+    as_guest: dict[str, Any] = {"caller": GREG, "tenantId": GUEST}
+    with pytest.raises(AccessDenied):
+        await world.create(1, key="denied", **as_guest)
+    await world.database.write(lambda tx: offers.withdraw(tx, world.pool_id, GUEST))
+    clock.advance(8 * DAY_MS)
+    for _ in range(2):
+        await world.database.write(lambda tx: refusals.sweep_denied(tx, tx.now_ms() - 7 * DAY_MS))
+    assert await count(world.database, ALL) == 0
+    with pytest.raises(AccessDenied):
+        await world.create(1, key="denied", **as_guest)
+    with pytest.raises(NotFound):
+        await world.create(1, key="another", **as_guest)
+
+
 async def test_what_a_person_was_asked_about_is_neither_dropped_nor_refused_by_this(
     world: World,
 ) -> None:
     """Also where a placer that died left too many."""
     await over_quota(world, "first")
-    await fill(world, more=1)
     world.policy.answer = Denied(confirmable=True)
     with pytest.raises(ConfirmationRequired):
         await world.create(2, key="asked")
+    await fill(world, more=1)
     world.policy.answer = Allowed()
     assert (await over_quota(world, "asked")).details["resource"] == "gpu"
     world.policy.answer = Denied()
