@@ -26,3 +26,9 @@ class Caller:
     def identity(self) -> str:
         """Issuer, subject and actor; an idempotency key belongs to this."""
         return f"{self.owner}|{self.actor}"
+
+
+def is_owner(text: str) -> bool:
+    """Whether somebody can be the owner that ``text`` names: ``issuer|subject``, neither empty."""
+    issuer, _, subject = text.partition("|")
+    return bool(issuer and subject)

@@ -545,6 +545,8 @@ def test_reservations_are_handed_to_a_successor(terminal: Terminal) -> None:
     assert (done.returncode, done.stdout) == (0, "1 reservation reassigned\n"), done.stderr
     shown = json.loads(terminal.run("get", str(made["id"]), "-o", "json").stdout)
     assert shown["ownerIdentityId"] == "dev|successor"
+    nobody = terminal.run("reassign", "--from", "dev|successor", "--to", "alice")
+    assert (nobody.returncode, "toOwner: must be issuer|subject" in nobody.stderr) == (1, True)
     assert terminal.run("release", str(made["id"])).returncode == 0
 
 

@@ -93,9 +93,14 @@ def test_an_agent_of_dev_must_have_what_the_policy_says_confirmed(tmp_path: Path
         agent = Terminal(tmp_path, {"BETTER_COMPUTE_CONFIG": str(state / "agent.toml")})
         assert agent.run("reserve", "--gpus", "1", "--for", "1h").returncode == 0
         asks = ("reserve", "--gpus", "4", "--for", "1h", "--key", "four")
+        rehearsed = agent.run(*asks, "--dry-run")
+        assert rehearsed.returncode == 3
+        assert "a person would be asked to confirm this" in rehearsed.stderr
+        assert "--key" not in rehearsed.stderr
         held = agent.run(*asks)
         assert (held.returncode, held.stdout) == (3, "")
         assert "developer must confirm what agent asks for" in held.stderr
+        assert "the key is --key four" in held.stderr
         (waiting,) = json.loads(terminal.run("confirm", "-o", "json").stdout)
         assert agent.run("confirm", "approve", waiting["id"]).returncode == 1
         assert terminal.run("confirm", "approve", waiting["id"]).returncode == 0

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import tomllib
@@ -88,7 +89,10 @@ def test_a_reservations_life_is_watched_listed_and_resumed(terminal: Terminal) -
         watch.send_signal(signal.SIGINT)
         assert watch.wait(30) == 0
         assert watch.stderr is not None
-        assert watch.stderr.read() == ""
+        ended = watch.stderr.read()
+    assert re.fullmatch(r"to go on: better-compute watch --from 1-[0-9]+\n", ended)
+    late = terminal.run("watch", "--from", "nonsense")
+    assert "to go on" not in late.stderr
 
 
 @pytest.mark.usefixtures("dev")
@@ -98,6 +102,7 @@ def test_a_reservations_life_is_watched_listed_and_resumed(terminal: Terminal) -
         (("watch", "--from", "nonsense"), "cursor: is none that an answer gave"),
         (("watch", "--type", "plced"), "types[0]: must be one of reservation.placed"),
         (("watch", "--tenant", "other"), "the token is not for tenant other"),
+        (("watch", "--all"), "only an administrator may ask for all tenants at once"),
         (("events", "--from", "7-7"), "before the control plane was restored"),
         (("webhook", "add", "https://10.0.0.1/"), "an address that is not public"),
         (("webhook", "add", "ftp://hooks.example/"), "url: must begin with https://"),
@@ -107,7 +112,7 @@ def test_a_reservations_life_is_watched_listed_and_resumed(terminal: Terminal) -
 def test_bad_input_gets_a_sentence(
     terminal: Terminal, arguments: tuple[str, ...], words: str, request: pytest.FixtureRequest
 ) -> None:
-    if "--tenant" in arguments:
+    if {"--tenant", "--all"} & {*arguments}:
         config = _as_somebody(terminal, request.getfixturevalue("tmp_path"))
         arguments = (*arguments, "--config", str(config))
     done = terminal.run(*arguments)
@@ -221,4 +226,9 @@ def test_a_list_that_is_cut_says_how_to_go_on(terminal: Terminal) -> None:
     rest = terminal.run("events", made, "--from", cursor, "-o", "json")
     both = json.loads(cut.stdout) + json.loads(rest.stdout)
     assert [event["type"].removeprefix("reservation.") for event in both] == LIFE
-    assert rest.stderr == ""
+    assert "there may be more" not in rest.stderr
+    assert rest.stderr.startswith("to go on: better-compute watch --from ")
+    again = reserve(terminal)
+    with watching(terminal, "--from", rest.stderr.split()[-1], "-o", "json") as watch:
+        told = json.loads(lines_of(watch, 1)[0])
+    assert told["subject"] == f"reservation/{again}"

@@ -58,6 +58,27 @@ def signed(identifier: str = "evt_1", *, seconds_ago: int = 0) -> Mapping[str, s
     return headers_of(identifier, _SECRET, _BODY, now_ms)
 
 
+def started(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """The recipe with arguments with which it does not stay."""
+    return subprocess.run(
+        [sys.executable, "-I", str(_RECIPE), *arguments],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+def test_what_cannot_be_its_secret_is_one_line_and_help_is_help(tmp_path: Path) -> None:
+    shown = started("-h")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "receiver.py [-h] SECRET-FILE [PORT]" in shown.stdout
+    (tmp_path / "binary").write_bytes(bytes([0xFF]))
+    for name in ("nothing", "binary", "."):
+        refused = started(str(tmp_path / name), "0")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"receiver.py: {tmp_path / name} cannot be read")
+        assert refused.stderr.count("\n") == 1
+    assert started().returncode == 2
+
+
 def test_what_was_delivered_is_taken_once(receiver: Receiver) -> None:
     assert receiver.post(signed()) == 204
     assert receiver.post(signed()) == 204

@@ -24,7 +24,10 @@ _MAX_LINE = 4096
 
 @contextmanager
 def awaited(key: str, output: str) -> Iterator[None]:
-    """An agent's command that a person must confirm first says so, and exits with 3."""
+    """An agent's command that a person must confirm first says so, and exits with 3.
+
+    ``key`` is what asks again once they have; empty where nobody was asked.
+    """
     try:
         yield
     except BcdError as error:
@@ -33,7 +36,8 @@ def awaited(key: str, output: str) -> Iterator[None]:
         if output == "json":
             click.echo(msgspec.json.format(msgspec.json.encode(dict(error.details)), indent=2))
         click.echo(f"better-compute: {printable(error.message, _MAX_LINE)}", err=True)
-        click.echo(f"the key is --key {printable(key, _MAX_LINE)}", err=True)
+        if key:
+            click.echo(f"the key is --key {printable(key, _MAX_LINE)}", err=True)
         raise SystemExit(_AWAITED) from error
 
 

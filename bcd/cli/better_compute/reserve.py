@@ -75,7 +75,8 @@ def reserve(
         pool = partial(pool_id, connection, request.tenant_id, given)
         request.pool_id = _insist(pool, deadline)
         key = request.idempotency_key
-        with awaited(key, output), _named(f"ask again with --key {key}: it books once"):
+        asked = "" if request.dry_run else key
+        with awaited(asked, output), _named(f"ask again with --key {key}: it books once"):
             made = _insist(partial(_create, connection, request, wait), deadline)
         if not request.dry_run:
             with _named(f"the reservation stays: better-compute get {made.id}, or cancel"):

@@ -45,7 +45,11 @@ def _event_options(function: F) -> F:
             help="Only these, such as placed; repeatable.",
         ),
         click.option(
-            "--from", "cursor", default="", metavar="CURSOR", help="Go on behind this cursor."
+            "--from",
+            "cursor",
+            default="",
+            metavar="CURSOR",
+            help="Go on behind this cursor; watch and events name one when they end.",
         ),
         click.option(
             "--all", "everything", is_flag=True, help="Every tenant's; for administrators."
@@ -69,7 +73,7 @@ def watch(
 ) -> None:
     """Print events as they happen, until Ctrl-C.
 
-    A lost connection is made again, and nothing is missed.
+    A lost connection is made again, and nothing is missed. At the end it says how to go on.
     """
     with connected(config) as connection:
         acting = "" if everything else connection.tenant(tenant)
@@ -83,7 +87,17 @@ def watch(
             for answer in _follow(connection, request):
                 click.echo(_line(answer.event, answer.cursor, output))
         except KeyboardInterrupt:
-            return
+            _go_on(request.cursor)
+        except BcdError:
+            if request.cursor != cursor:  # else it never began
+                _go_on(request.cursor)
+            raise
+
+
+def _go_on(cursor: str) -> None:
+    """Say how to see what follows; without a cursor nothing came yet."""
+    if cursor:
+        click.echo(f"to go on: better-compute watch --from {cursor}", err=True)
 
 
 def _follow(
@@ -156,6 +170,8 @@ def events(
         print_table(("TIME", "EVENT", "SUBJECT", "DETAILS"), rows)
     if more:
         click.echo(f"there may be more; go on with --from {request.cursor}", err=True)
+    else:
+        _go_on(request.cursor)
 
 
 def _whole(connection: Connection, tenant: str, given: str | None) -> str | None:

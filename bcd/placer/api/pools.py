@@ -21,8 +21,19 @@ from bcd.wire.compute.v1 import admin_pb2_grpc
 
 
 def require_tenant(caller: Caller, tenant_id: str) -> None:
-    """Raises AccessDenied unless the caller acts for the tenant or administers."""
-    if not caller.admin and tenant_id not in caller.tenants:
+    """Raises AccessDenied unless the caller acts for the tenant or administers.
+
+    No tenant stands for all of them.
+    """
+    if caller.admin:
+        return
+    if not tenant_id:
+        raise AccessDenied(
+            "only an administrator may ask for all tenants at once; name yours, or use an"
+            " administrator's token",
+            tenantId="",
+        )
+    if tenant_id not in caller.tenants:
         raise AccessDenied(f"the token is not for tenant {tenant_id[:64]}", tenantId=tenant_id[:64])
 
 

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from bcd.model.caller import Caller
+from bcd.model.caller import Caller, is_owner
 from bcd.model.errors import AccessDenied, InvalidInput, NotFound
 from bcd.model.ids import PoolId, ReservationId, is_reservation_id
 from bcd.model.reservation import TERMINAL, Reservation, State
@@ -34,6 +34,7 @@ from bcd.wire.reservation import encode_reservation
 _DEFAULT_PAGE = 50
 _MAX_PAGE = 200
 MAX_EPOCH_MS = 1 << 52
+_OWNER_RULE = "must be issuer|subject, as ownerIdentityId of a reservation has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,12 @@ class ReservationCalls:
         )
         if handover.from_owner == handover.to_owner:
             raise InvalidInput("toOwner", "must be somebody else")
+        if not is_owner(handover.to_owner):
+            raise InvalidInput("toOwner", _OWNER_RULE)
         done = await reassign(self.database, self.signer, handover)
+        # Only then: what such a name was given by mistake must not stay with it.
+        if not done and not is_owner(handover.from_owner):
+            raise InvalidInput("fromOwner", _OWNER_RULE)
         return pb.ReassignReservationsResponse(reassigned=done)
 
     async def _seen(

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Takes a webhook's events, checks who sent them, and prints them: receiver.py SECRET-FILE [PORT].
+"""Takes a webhook's events, checks who sent them, and prints them.
 
 Put TLS in front of it, and your own work where it prints. Standard library only; there are
 libraries of the Standard Webhooks that check the same.
 """
 
+import argparse
 import base64
 import hashlib
 import hmac
@@ -54,10 +55,15 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    Receiver.secret = Path(sys.argv[1]).read_text()
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", int(sys.argv[2]) if sys.argv[2:] else 8080), Receiver
-    )
+    parser = argparse.ArgumentParser(prog="receiver.py", description=__doc__)
+    parser.add_argument("secret_file", metavar="SECRET-FILE", type=Path)
+    parser.add_argument("port", metavar="PORT", nargs="?", type=int, default=8080)
+    given = parser.parse_args()
+    try:
+        Receiver.secret = given.secret_file.read_text()
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"receiver.py: {given.secret_file} cannot be read: {error}\n")
+    server = ThreadingHTTPServer(("127.0.0.1", given.port), Receiver)
     sys.stderr.write(f"listening on port {server.server_port}\n")
     sys.stderr.flush()
     server.serve_forever()

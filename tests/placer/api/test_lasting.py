@@ -121,3 +121,22 @@ async def test_only_administrators_hand_over_and_only_what_lives(
     assert is_refusal(
         await admin.refused(reassign, handover), Reason.INVALID_INPUT, field="toOwner"
     )
+
+
+@pytest.mark.parametrize("nobody", ["alice", "alice|", "|alice", "|"])
+async def test_nothing_is_handed_to_an_owner_whom_nobody_can_be(
+    site: Site, alice: Client, admin: Client, nobody: str
+) -> None:
+    made = await placed(site, alice)
+    owner = made.owner_identity_id
+    reassign = admin.reservations.ReassignReservations
+    for field, ends in (("toOwner", (owner, nobody)), ("fromOwner", (nobody, owner))):
+        handover = pb.ReassignReservationsRequest(
+            tenant_id=TENANT, from_owner=ends[0], to_owner=ends[1]
+        )
+        refused = await admin.refused(reassign, handover)
+        assert is_refusal(refused, Reason.INVALID_INPUT, field=field)
+        assert "issuer|subject" in refused.message
+    shown = pb.GetReservationRequest(tenant_id=TENANT, reservation_id=made.id)
+    kept = (await alice.call(alice.reservations.GetReservation, shown)).reservation
+    assert kept.owner_identity_id == owner
