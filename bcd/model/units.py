@@ -46,9 +46,12 @@ def parse_duration_ms(text: str, field: str = "duration") -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Spell a duration for people, largest units first: ``1d12h``, ``250ms``; zero is ``0s``."""
+    """Spell a duration for people, largest units first: ``1d12h``, ``250ms``; zero is ``0s``.
+
+    From a minute on in whole seconds, and never as more than it is: who asks for as long gets it.
+    """
     parts: list[str] = []
-    rest = duration_ms
+    rest = duration_ms if duration_ms < MINUTE_MS else duration_ms - duration_ms % SECOND_MS
     for unit in ("d", "h", "m", "s", "ms"):
         count, rest = divmod(rest, _UNIT_MS[unit])
         if count:

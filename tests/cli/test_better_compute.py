@@ -554,9 +554,11 @@ def test_reservations_are_handed_to_a_successor(terminal: Terminal) -> None:
     ("arguments", "words"),
     [
         (["extend", "rsv_x"], "--until, or how much longer, --by"),
-        (["extend", "rsv_x", "--by", "1h", "--until", "+1h"], "--until, or how much longer"),
+        (["extend", "rsv_x", "--by", "1h", "--until", "+1h"], "only one of --by and --until"),
         (["extend", "rsv_x", "--until", "2026-12-07 09:00"], "has no zone"),
         (["reserve", "--gpus", "1", "--for", "1h", "--at", "tomorrow"], "with its zone"),
+        (["reserve", "--gpus", "1", "--for", "1h", "--at", "-2h"], "ahead are written +2h"),
+        (["quota", "set", "gpu", "-1", "--tenant", "dev"], "-1 is not in the range 0<=x<="),
         (["reserve", "--gpus", "1", "--for", "1h", "--lease", "5ms"], "whole seconds"),
         (["reassign", "--from", "a"], "--to"),
     ],

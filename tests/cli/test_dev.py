@@ -1,6 +1,7 @@
 """``better-compute dev``: several beside each other, and one that goes on where it stopped."""
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -101,6 +102,8 @@ def test_an_agent_of_dev_must_have_what_the_policy_says_confirmed(tmp_path: Path
         assert (held.returncode, held.stdout) == (3, "")
         assert "developer must confirm what agent asks for" in held.stderr
         assert "the key is --key four" in held.stderr
+        told = terminal.run("events", "--type", "awaiting-confirmation").stdout
+        assert re.search(r"expiresAt \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", told)
         (waiting,) = json.loads(terminal.run("confirm", "-o", "json").stdout)
         assert agent.run("confirm", "approve", waiting["id"]).returncode == 1
         assert terminal.run("confirm", "approve", waiting["id"]).returncode == 0

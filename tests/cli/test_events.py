@@ -232,3 +232,11 @@ def test_a_list_that_is_cut_says_how_to_go_on(terminal: Terminal) -> None:
     with watching(terminal, "--from", rest.stderr.split()[-1], "-o", "json") as watch:
         told = json.loads(lines_of(watch, 1)[0])
     assert told["subject"] == f"reservation/{again}"
+
+
+@pytest.mark.usefixtures("dev")
+def test_what_has_no_events_is_told_so(terminal: Terminal) -> None:
+    for subject in ("node_nothing", "nothing"):
+        none = terminal.run("events", subject)
+        assert (none.returncode, none.stdout) == (0, "")
+        assert f"there are no events of {subject}\n" in none.stderr

@@ -132,6 +132,12 @@ def test_every_quarter_of_an_hour_around_a_change_is_read_or_refused(zone: str) 
         assert 0 in outcomes
 
 
+@pytest.mark.parametrize("text", ["-2h", "2h", "1d12h"])
+def test_a_moment_ahead_without_its_plus_says_how_it_is_written(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"moments ahead are written \+2h"):
+        Moment(ahead=True).convert(text, None, None)
+
+
 def test_a_moment_ahead_counts_from_now_only_where_that_makes_sense() -> None:
     before = Moment(ahead=True).convert("+12h", None, None)
     assert Moment(ahead=True).convert("+13h", None, None) - before >= HOUR_MS

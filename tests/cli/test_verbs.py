@@ -121,9 +121,10 @@ def test_a_reservation_is_named_by_the_beginning_of_its_id(terminal: Terminal) -
     for verb in (("events", begun), ("extend", begun, "--by", "1h"), ("cancel", begun)):
         done = terminal.run(*verb)
         assert (done.returncode, made["id"] in done.stdout) == (0, True), done.stderr
-    none = terminal.run("release", "rsv_aaaaaaaaaaaa")
-    assert none.returncode == 1
-    assert "no reservations have ids that begin with rsv_aaaaaaaaaaaa" in none.stderr
+    for unknown in ("rsv_zzzz", "rsv_"):
+        none = terminal.run("release", unknown)
+        assert none.returncode == 1
+        assert f"there is no reservation {unknown}; better-compute list --all" in none.stderr
 
 
 @pytest.mark.usefixtures("dev")

@@ -10,6 +10,7 @@ from bcd.model.units import (
     HOUR_MS,
     MAX_DURATION_MS,
     MINUTE_MS,
+    SECOND_MS,
     format_duration,
     parse_duration_ms,
 )
@@ -75,8 +76,17 @@ def test_the_field_is_named() -> None:
 
 @given(st.integers(min_value=1, max_value=MAX_DURATION_MS))
 def test_what_is_written_for_people_reads_the_same(ms: int) -> None:
-    assert parse_duration_ms(format_duration(ms)) == ms
+    shown = parse_duration_ms(format_duration(ms))
+    assert shown == (ms if ms < MINUTE_MS else ms - ms % SECOND_MS)
     assert parse_duration_ms(f"{ms}ms") == parse_duration_ms(str(ms)) == ms
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [(59_999, "59s999ms"), (60_500, "1m"), (7_197_475, "1h59m57s"), (DAY_MS, "1d")],
+)
+def test_nobody_is_shown_milliseconds_of_what_lasts_minutes(ms: int, words: str) -> None:
+    assert format_duration(ms) == words
 
 
 def test_zero_is_written_too() -> None:

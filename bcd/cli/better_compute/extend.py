@@ -40,7 +40,9 @@ def extend(
 
     Exits with 1 when another booking is in the way, and says until when nothing is.
     """
-    if (until is None) == (by is None):
+    if until is not None and by is not None:
+        raise click.UsageError("only one of --by and --until")
+    if until is None and by is None:
         raise click.UsageError("say until when, --until, or how much longer, --by")
     with connected(config) as connection:
         acting = connection.tenant(tenant)

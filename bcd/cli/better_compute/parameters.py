@@ -16,7 +16,7 @@ from bcd.cli.better_compute.connection import Connection
 from bcd.cli.better_compute.moments import parse_moment_ms
 from bcd.cli.better_compute.paging import every
 from bcd.model.errors import BadConfiguration, InvalidInput
-from bcd.model.ids import is_type_id
+from bcd.model.ids import is_reservation_id, is_type_id
 from bcd.model.units import parse_duration_ms
 from bcd.wire.compute.v1 import admin_pb2 as pb
 from bcd.wire.compute.v1 import reservations_pb2 as reservations_pb
@@ -27,6 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _BEGINNING = re.compile(r"rsv_[a-z2-7]{4,51}")
 _PAGES = 10
+_LIKE_A_DURATION = re.compile(r"-?[0-9]+(?:ms|[wdhms])", re.ASCII)
 
 
 class Duration(click.ParamType[int]):
@@ -68,6 +69,8 @@ class Moment(click.ParamType[int]):
         if self._ahead and text.startswith("+"):
             ahead_ms = Duration().convert(text.removeprefix("+"), param, ctx)
             return time.time_ns() // 1_000_000 + ahead_ms
+        if self._ahead and _LIKE_A_DURATION.match(text):
+            self.fail(f"{text} is no moment; moments ahead are written +2h", param, ctx)
         try:
             return parse_moment_ms(text)
         except InvalidInput as error:
@@ -94,23 +97,34 @@ def reservation_id(connection: Connection, tenant: str, given: str) -> str:
 
     Raises BadConfiguration when that is none or several.
     """
-    if not _BEGINNING.fullmatch(given):
+    if is_reservation_id(given) or not given.startswith("rsv_"):
         return given
+    found = _that_begin(connection, tenant, given) if _BEGINNING.fullmatch(given) else []
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise BadConfiguration(
+            f"there is no reservation {given}; better-compute list --all shows the ids; their first"
+            " 8 characters or more will do"
+        )
+    raise BadConfiguration(
+        f"{len(found)} reservations have ids that begin with {given};"
+        " better-compute list --all shows them, and with -o json in full"
+    )
+
+
+def _that_begin(connection: Connection, tenant: str, begun: str) -> list[str]:
+    """The ids that begin so among the tenant's newest."""
     stub = ReservationsServiceStub(connection.channel)
     request = reservations_pb.ListReservationsRequest(tenant_id=tenant, scope="all", limit=200)
     found: list[str] = []
     for _ in range(_PAGES):
         page = connection.call(stub.ListReservations, request)
-        found += [entry.id for entry in page.reservations if entry.id.startswith(given)]
+        found += [entry.id for entry in page.reservations if entry.id.startswith(begun)]
         if not page.next_cursor:
             break
         request.cursor = page.next_cursor
-    if len(found) == 1:
-        return found[0]
-    raise BadConfiguration(
-        f"{len(found) or 'no'} reservations have ids that begin with {given};"
-        " better-compute list --all shows them, and with -o json in full"
-    )
+    return found
 
 
 def pool_id(connection: Connection, tenant: str, given: str | None) -> str:

@@ -35,7 +35,8 @@ def quota(context: click.Context, tenant: str | None, output: str, config: Path 
     )
 
 
-@quota.command("set")
+# Else a negative limit would be an option that does not exist.
+@quota.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("resource", type=click.Choice(_RESOURCES), metavar="RESOURCE")
 @click.argument("limit", type=click.IntRange(0, 1 << 40), metavar="LIMIT")
 @click.option("--tenant", required=True, metavar="TENANT", help="The tenant to grant it to.")

@@ -165,6 +165,9 @@ def events(
     if output == "json":
         document = [event_document(event) for event in found]
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    elif not found and subject:
+        such = " such" if types or cursor else ""
+        click.echo(f"there are no{such} events of {printable(subject)}", err=True)
     else:
         rows = (_row(event, short_moment(event.time, seconds=True)) for event in found)
         print_table(("TIME", "EVENT", "SUBJECT", "DETAILS"), rows)
@@ -215,7 +218,7 @@ def _row(event: pb.Event, at: str) -> tuple[str, str, str, str]:
 
 
 _KNOWN = frozenset({"state", "poolId"})
-_MOMENTS = frozenset({"start", "end", "availableUntil", "until"})
+_MOMENTS = frozenset({"start", "end", "availableUntil", "until", "expiresAt"})
 
 
 def _plain(key: str, value: object) -> str:
