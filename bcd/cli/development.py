@@ -49,13 +49,15 @@ _MANY = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What is running: the client configuration, and how much there is to book.
+    """What is running: the client configuration, and how many hosts and whole GPUs in all pools.
 
-    ``linked`` when some GPUs have NVLink; a first request may ask for ``together`` of them.
+    ``linked`` when some GPUs of the pool ``dev`` have NVLink; a first request may ask for
+    ``together`` of them.
     """
 
     config: Path
-    usage: Usage
+    hosts: int
+    gpus: int
     linked: bool
     together: int
 
@@ -149,15 +151,17 @@ class DevSystem:
         gateway = await self._start_gateway(database, secrets)
         made = await database.write(_seed, self._batches)
         await self._start_fleet(database, secrets, gateway, made)
-        for batch, identifier in zip(self._batches[1:], made[1:], strict=True):
+        usages = [
             await self._wait_for_hosts(database, identifier, batch.hosts)
+            for batch, identifier in zip(self._batches, made, strict=True)
+        ]
         pool_id = made[0]
-        usage = await self._wait_for_hosts(database, pool_id, self._batches[0].hosts)
         found = await database.read(atoms.in_pool, pool_id)
         whole = [atom for atom in found if atom.bookable and atom.device_class is DeviceClass.GPU]
         return Ready(
             config=self._write_client(placer, secrets, pool_id),
-            usage=usage,
+            hosts=sum(usage.schedulable for usage in usages),
+            gpus=sum(usage.devices for usage in usages),
             linked=any(atom.nvlink_domain or atom.nvlink_peers for atom in whole),
             together=_together(whole),
         )

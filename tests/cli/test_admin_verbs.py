@@ -89,6 +89,22 @@ def test_a_pool_is_offered_listed_and_withdrawn(terminal: Terminal) -> None:
     )
 
 
+def test_a_pool_of_another_tenant_is_named_with_its_owner(terminal: Terminal) -> None:
+    theirs = asked(terminal, "pools", "create", "theirs", "--owner", "acme", "--region", "eu")["id"]
+    asked(terminal, "pools", "create", "theirs", "--owner", "guest", "--region", "eu")
+    offer = ("offers", "set", "theirs", "--to", "dev")
+    assert "another tenant's is named TENANT/NAME" in refused(terminal, *offer)
+    assert theirs in said(terminal, "offers", "set", "acme/theirs", "--to", "dev")
+    assert theirs in said(terminal, "offers", "withdraw", "acme/theirs", "--from", "dev")
+    changed = asked(terminal, "pools", "update", "acme/theirs", "--turnaround", "5m")
+    assert changed["id"] == theirs
+    assert said(terminal, "token", "join", "--pool", "acme/theirs").startswith("join_")
+    assert "there is no pool acme/h1" in refused(terminal, "pools", "delete", "acme/h1")
+    for owner in ("acme", "guest"):
+        said(terminal, "pools", "delete", f"{owner}/theirs")
+    assert asked(terminal, "pools", "--tenant", "acme") == []
+
+
 def test_a_node_is_drained_distrusted_and_brought_back(terminal: Terminal) -> None:
     identifier = node(terminal)["id"]
     assert said(terminal, "nodes", "drain", "host001") == f"{identifier}  draining\n"

@@ -274,7 +274,10 @@ def test_without_any_configuration_it_says_how_to_get_one(tmp_path: Path) -> Non
     [
         ("api = 5", "api: Expected `str`, got `int`"),
         ("api", "is not TOML"),
-        ('api = "localhost:abc"\nca_file = "/a"\ntoken_file = "/b"', "must be host:port"),
+        (
+            'api = "localhost:abc"\nca_file = "/a"\ntoken_file = "/b"',
+            "must be host:port of the placer, such as placer.example:7445",
+        ),
         ('api = "x:1"\nca_file = "/a"\ntoken_file = "/b"\ncolour = 1', "unknown field `colour`"),
         ('api = "localhost:99999"\nca_file = "/a"\ntoken_file = "/b"', "api: must be host:port"),
         ('api = "x:1"\nca_file = "~nobody-x/a"\ntoken_file = "/b"', "ca_file: must be a path"),

@@ -21,7 +21,7 @@ from bcd.cli.descriptors import need_descriptors
 from bcd.cli.program import load_settings
 from bcd.cli.running import home, running_systems
 from bcd.durable import read_plain
-from bcd.model.address import Dialled
+from bcd.model.address import DialledApi
 from bcd.model.errors import BadConfiguration, BcdError, Reason, Unavailable, Unsupported
 from bcd.model.printable import printable
 from bcd.signing.keyfile import load_bundle
@@ -45,7 +45,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ``tenant`` and ``pool`` are used where a command does not name one.
     """
 
-    api: Dialled
+    api: DialledApi
     ca_file: Path
     token_file: Path
     tenant: str = ""

@@ -117,8 +117,8 @@ async def _serve(
             ready = starting.result()
             click.echo(f"state and log (dev.log) are in {folder}", err=True)
             click.echo(
-                f"ready: {_counted(ready.usage.schedulable, 'host')},"
-                f" {_counted(ready.usage.devices, 'GPU')}; in another terminal:"
+                f"ready: {_counted(ready.hosts, 'host')},"
+                f" {_counted(ready.gpus, 'GPU')}; in another terminal:"
                 f" {_next_command(ready)}"
             )
             await stopping.wait()

@@ -8,7 +8,7 @@ from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.connection import change_options, client_options, connected
 from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import pool_argument, pool_id
+from bcd.cli.better_compute.parameters import owned_pool_id, pool_argument, pool_id
 from bcd.cli.better_compute.show import answer, print_json
 from bcd.cli.better_compute.tables import print_table
 from bcd.wire.compute.v1 import offers_pb2 as pb
@@ -94,11 +94,12 @@ def set_(
 ) -> None:
     """Offer POOL to a tenant, or replace the limits of its offer.
 
-    A resource without a limit here needs a quota of the tenant.
+    POOL is a name, an id, or TENANT/NAME of another tenant's pool. A resource without a limit here
+    needs a quota of the tenant.
     """
     with connected(config) as connection:
         request = pb.SetOfferRequest(
-            pool_id=pool_id(connection, connection.settings.tenant, pool),
+            pool_id=owned_pool_id(connection, pool),
             tenant_id=guest,
             limits=[pb.OfferLimit(resource=name, limit=amount) for name, amount in limits],
         )
@@ -120,10 +121,11 @@ def set_(
 def withdraw(pool: str, guest: str, output: str, config: Path | None) -> None:
     """Take an offer back; what is placed under it stays.
 
-    What waits goes on waiting, until the pool is offered again.
+    What waits goes on waiting, until the pool is offered again. POOL is a name, an id, or
+    TENANT/NAME of another tenant's pool.
     """
     with connected(config) as connection:
-        chosen = pool_id(connection, connection.settings.tenant, pool)
+        chosen = owned_pool_id(connection, pool)
         stub = OffersServiceStub(connection.channel)
         request = pb.WithdrawOfferRequest(pool_id=chosen, tenant_id=guest)
         connection.call(stub.WithdrawOffer, request)

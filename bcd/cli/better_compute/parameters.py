@@ -127,17 +127,30 @@ def _that_begin(connection: Connection, tenant: str, begun: str) -> list[str]:
     return found
 
 
-def pool_id(connection: Connection, tenant: str, given: str | None) -> str:
+def owned_pool_id(connection: Connection, given: str | None, tenant: str | None = None) -> str:
+    """As ``pool_id``, for what only administrators do: ``TENANT/NAME`` is that tenant's own pool.
+
+    Raises BadConfiguration as ``pool_id`` does, saying that too.
+    """
+    owner, _, name = (given or "").partition("/")
+    if owner and name:
+        for pool in _pools(connection, owner):
+            if (pool.tenant_id, pool.name) == (owner, name):
+                return pool.id
+    acting = tenant or connection.settings.tenant
+    return pool_id(connection, acting, given, "; another tenant's is named TENANT/NAME")
+
+
+def pool_id(connection: Connection, tenant: str, given: str | None, elsewhere: str = "") -> str:
     """The id of a pool given by id or name, of the configured one, or of the only one there is.
 
-    Raises BadConfiguration listing the tenant's pools when that names none.
+    Raises BadConfiguration listing the tenant's pools when that names none; ``elsewhere`` says how
+    others' are named.
     """
     wanted = given or connection.settings.pool
     if is_type_id("pool", wanted):
         return wanted
-    request = pb.ListPoolsRequest(tenant_id=tenant)
-    stub = PoolsServiceStub(connection.channel)
-    found: list[pb.Pool] = every(connection, stub.ListPools, request, "pools")
+    found = _pools(connection, tenant)
     named = [pool for pool in found if pool.name == wanted or not wanted]
     own = [pool for pool in named if pool.tenant_id == tenant]
     if len(named) == 1 or len(own) == 1:
@@ -150,8 +163,14 @@ def pool_id(connection: Connection, tenant: str, given: str | None) -> str:
             " better-compute pools lists them"
         )
     if wanted:
-        raise BadConfiguration(f"there is no pool {wanted}; {whose} has: {names}")
+        raise BadConfiguration(f"there is no pool {wanted}; {whose} has: {names}{elsewhere}")
     raise BadConfiguration(f"no pool: name one with --pool; {whose} has: {names}")
+
+
+def _pools(connection: Connection, tenant: str) -> list[pb.Pool]:
+    """All pools that a tenant may book in; every tenant's for none."""
+    stub = PoolsServiceStub(connection.channel)
+    return every(connection, stub.ListPools, pb.ListPoolsRequest(tenant_id=tenant), "pools")
 
 
 def node_id(connection: Connection, given: str, tenant: str | None = None) -> str:

@@ -8,7 +8,7 @@ import click
 from bcd.cli.better_compute.connection import change_options, client_options, connected
 from bcd.cli.better_compute.groups import Listing
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import pool_argument, pool_id
+from bcd.cli.better_compute.parameters import owned_pool_id, pool_argument, pool_id
 from bcd.cli.better_compute.pool_options import policy_of, policy_options
 from bcd.cli.better_compute.show import answer, print_json
 from bcd.cli.better_compute.tables import print_fields, print_table
@@ -129,10 +129,13 @@ def create(
 def update(
     pool: str, reset: tuple[str, ...], output: str, config: Path | None, **options: Any
 ) -> None:
-    """Change a pool's policy; what is booked keeps what it has."""
+    """Change a pool's policy; what is booked keeps what it has.
+
+    POOL is a name, an id, or TENANT/NAME of another tenant's pool.
+    """
     policy = policy_of(options)
     with connected(config) as connection:
-        chosen = pool_id(connection, connection.settings.tenant, pool)
+        chosen = owned_pool_id(connection, pool)
         request = pb.UpdatePoolRequest(pool_id=chosen, policy=policy, reset=reset)
         stub = PoolsServiceStub(connection.channel)
         changed = connection.call(stub.UpdatePool, request).pool
@@ -143,9 +146,12 @@ def update(
 @pool_argument
 @change_options
 def delete(pool: str, output: str, config: Path | None) -> None:
-    """Delete a pool that has no nodes and no reservations."""
+    """Delete a pool that has no nodes and no reservations.
+
+    POOL is a name, an id, or TENANT/NAME of another tenant's pool.
+    """
     with connected(config) as connection:
-        chosen = pool_id(connection, connection.settings.tenant, pool)
+        chosen = owned_pool_id(connection, pool)
         stub = PoolsServiceStub(connection.channel)
         request = pb.DeletePoolRequest(pool_id=chosen)
         connection.call(stub.DeletePool, request)

@@ -7,7 +7,7 @@ import click
 from bcd.cli.better_compute.completion import complete_pools
 from bcd.cli.better_compute.connection import change_options, connected, tenant_option
 from bcd.cli.better_compute.paging import every
-from bcd.cli.better_compute.parameters import Duration, pool_id
+from bcd.cli.better_compute.parameters import Duration, owned_pool_id
 from bcd.cli.better_compute.show import answer, moment, print_json
 from bcd.cli.better_compute.tables import print_table
 from bcd.wire.compute.v1 import admin_pb2 as pb
@@ -82,7 +82,7 @@ def issue(
     "--pool",
     metavar="POOL",
     shell_complete=complete_pools,
-    help="The pool that the node joins, by name or id.",
+    help="The pool that the node joins, by name, id, or TENANT/NAME.",
 )
 @tenant_option
 @click.option("--node", default="", metavar="ID", help="The id of a node that joins again.")
@@ -110,7 +110,7 @@ def join(
     with connected(config) as connection:
         joined = ""
         if pool or not node:
-            joined = pool_id(connection, tenant or connection.settings.tenant, pool)
+            joined = owned_pool_id(connection, pool, tenant)
         request = pb.CreateJoinTokenRequest(
             pool_id=joined,
             role=role,
