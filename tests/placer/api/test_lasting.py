@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bcd.model.errors import Reason
+from bcd.placer.lifecycle.reassign import Handover, reassign
 from bcd.wire.compute.v1 import reservations_pb2 as pb
 from tests.placer.api.conftest import Client, Site, is_refusal
 from tests.placer.world import TENANT, dgx
@@ -102,9 +103,9 @@ async def test_only_administrators_hand_over_and_only_what_lives(
     )
     refused = await alice.refused(alice.reservations.ReassignReservations, handover)
     assert is_refusal(refused, Reason.ACCESS_DENIED)
-    reassign = admin.reservations.ReassignReservations
-    assert (await admin.call(reassign, handover)).reassigned == 2
-    assert (await admin.call(reassign, handover)).reassigned == 0
+    hand_over = admin.reservations.ReassignReservations
+    assert (await admin.call(hand_over, handover)).reassigned == 2
+    assert (await admin.call(hand_over, handover)).reassigned == 0
     listing = pb.ListReservationsRequest(tenant_id=TENANT, scope="all")
     listed = (await alice.call(alice.reservations.ListReservations, listing)).reservations
     owners = {one.id: one.owner_identity_id for one in listed}
@@ -119,7 +120,7 @@ async def test_only_administrators_hand_over_and_only_what_lives(
     }
     handover.to_owner = handover.from_owner
     assert is_refusal(
-        await admin.refused(reassign, handover), Reason.INVALID_INPUT, field="toOwner"
+        await admin.refused(hand_over, handover), Reason.INVALID_INPUT, field="toOwner"
     )
 
 
@@ -129,14 +130,25 @@ async def test_nothing_is_handed_to_an_owner_whom_nobody_can_be(
 ) -> None:
     made = await placed(site, alice)
     owner = made.owner_identity_id
-    reassign = admin.reservations.ReassignReservations
+    hand_over = admin.reservations.ReassignReservations
     for field, ends in (("toOwner", (owner, nobody)), ("fromOwner", (nobody, owner))):
         handover = pb.ReassignReservationsRequest(
             tenant_id=TENANT, from_owner=ends[0], to_owner=ends[1]
         )
-        refused = await admin.refused(reassign, handover)
+        refused = await admin.refused(hand_over, handover)
         assert is_refusal(refused, Reason.INVALID_INPUT, field=field)
         assert "issuer|subject" in refused.message
     shown = pb.GetReservationRequest(tenant_id=TENANT, reservation_id=made.id)
     kept = (await alice.call(alice.reservations.GetReservation, shown)).reservation
     assert kept.owner_identity_id == owner
+
+
+async def test_what_an_owner_whom_nobody_can_be_has_already_is_taken_from_it(
+    site: Site, alice: Client, admin: Client
+) -> None:
+    made = await placed(site, alice)
+    owner = made.owner_identity_id
+    lost = Handover(tenant_id=TENANT, from_owner=owner, to_owner="alice", reason="")
+    assert await reassign(site.world.database, site.world.signer, lost) == 1
+    back = pb.ReassignReservationsRequest(tenant_id=TENANT, from_owner="alice", to_owner=owner)
+    assert (await admin.call(admin.reservations.ReassignReservations, back)).reassigned == 1
