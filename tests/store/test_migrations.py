@@ -58,6 +58,14 @@ class Bare:
         with psycopg.connect(self.url) as server:
             server.execute(postgresql_schema(script).encode())
 
+    def migrate(self, before: int) -> None:
+        """Make the schema as a program left it that did not know that version."""
+        older = [one for one in migrations(self.engine) if one.version < before]
+        self.run(VERSION_TABLE)
+        for one in older:
+            self.run(one.sql.replace("bcd_gateway", "postgres"))
+        self.run(f"INSERT INTO schema_version VALUES ({older[-1].version})")
+
     def tables(self) -> set[str]:
         if self.engine == "sqlite":
             connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
@@ -153,11 +161,7 @@ async def test_charges_of_an_older_program_are_given_back(bare: Bare) -> None:
 
 
 async def test_events_of_an_older_database_get_their_reservations_tenant(bare: Bare) -> None:
-    older = [one for one in migrations(bare.engine) if one.version < 6]
-    bare.run(VERSION_TABLE)
-    for one in older:
-        bare.run(one.sql.replace("bcd_gateway", "postgres"))
-    bare.run(f"INSERT INTO schema_version VALUES ({older[-1].version})")
+    bare.migrate(before=6)
     bare.run(
         "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
         " VALUES ('p', 'p', 'owner', 'r', '{}', 0);"
@@ -183,11 +187,7 @@ async def test_events_of_an_older_database_get_their_reservations_tenant(bare: B
 async def test_of_several_nodes_that_have_a_gpu_the_one_that_hands_it_out_or_is_there_keeps_it(
     bare: Bare,
 ) -> None:
-    older = [one for one in migrations(bare.engine) if one.version < 13]
-    bare.run(VERSION_TABLE)
-    for one in older:
-        bare.run(one.sql.replace("bcd_gateway", "postgres"))
-    bare.run(f"INSERT INTO schema_version VALUES ({older[-1].version})")
+    bare.migrate(before=13)
     bare.run(
         "INSERT INTO pools (id, name, tenant_id, region, policy, created_ms)"
         " VALUES ('p', 'p', 'owner', 'r', '{}', 0);"
