@@ -9,7 +9,7 @@ from bcd.model.device import DeviceClass
 from bcd.model.ids import NodeId
 from bcd.store.database import Row, Transaction
 
-VANISHED = "not in the inventory"  # the health reason of what is gone
+_VANISHED = "not in the inventory"
 MODE: Mapping[DeviceClass, int] = {DeviceClass.GPU: 0, DeviceClass.MIG: 1, DeviceClass.SLOT: 2}
 
 
@@ -109,7 +109,7 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
         "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = :reason"
         " WHERE node_id = :node_id",
         node_id=node_id,
-        reason=VANISHED,
+        reason=_VANISHED,
     )
     uuids = dict.fromkeys(fact.gpu_uuid for fact in facts)
     gpu_ids = {uuid: _gpu_id(tx, node_id, uuid) for uuid in uuids}
@@ -149,7 +149,7 @@ def _in_step(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> bo
         node_id=node_id,
     )
     on_record = [_recorded(row) for row in rows]
-    there = {fact for fact in on_record if fact.bookable or fact.health_reason != VANISHED}
+    there = {fact for fact in on_record if fact.bookable or fact.health_reason != _VANISHED}
     return there == set(facts)
 
 

@@ -14,11 +14,9 @@ import msgspec
 from bcd.model.errors import Conflict, InvalidInput, NotFound
 from bcd.model.ids import NodeId, PoolId, ReservationId
 from bcd.model.pool import PoolPolicy
-from bcd.store import atoms
 from bcd.store.database import Row, Transaction
 
 _KEPT_CHANGES = 4096
-_MAX_MODELS = 64
 
 _LOCK = (
     "UPDATE pools SET clock_ms = CASE WHEN clock_ms > compute_now() THEN clock_ms"
@@ -204,16 +202,14 @@ def _held(row: Row) -> "PoolLock":
 def keep_models(tx: Transaction, pool_id: PoolId) -> None:
     """Bring the pool's list of device models in step with its atoms. Call under the lock.
 
-    Of devices that are in an inventory; and no more models than a pool could sensibly have, since
-    the list is copied to each of its reservations. What is not in it is given to nobody.
+    Also of devices that are gone: they may be back, and a request that is admitted meanwhile is
+    judged by them.
     """
     rows = tx.all(
         "SELECT DISTINCT a.model FROM atoms a JOIN nodes n ON n.id = a.node_id"
         " WHERE n.pool_id = :pool_id AND n.removed_ms IS NULL"
-        " AND (a.bookable = 1 OR a.health_reason <> :vanished) ORDER BY a.model LIMIT :limit",
+        " ORDER BY a.model",
         pool_id=pool_id,
-        vanished=atoms.VANISHED,
-        limit=_MAX_MODELS,
     )
     tx.run(
         "UPDATE pools SET models = :models WHERE id = :id",

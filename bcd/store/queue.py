@@ -46,19 +46,17 @@ def pending_after(
 
 
 def pending_before(
-    tx: Transaction, pool_id: PoolId, seq: int, limit: int, after_seq: int = 0
+    tx: Transaction, pool_id: PoolId, seq: int, limit: int
 ) -> Sequence[StoredReservation]:
     """A pool's pending reservations older than the one with that ``seq``, oldest first.
 
-    Those behind ``after_seq``, and no spot ones. Call under the pool's lock, which covers their
-    rows.
+    No spot ones, which keep nothing. Call under the pool's lock, which covers their rows.
     """
     rows = tx.all(
         "SELECT * FROM reservations WHERE pool_id = :pool_id AND state = 'pending' AND spot = 0"
-        " AND seq < :seq AND seq > :after_seq ORDER BY seq LIMIT :limit",
+        " AND seq < :seq ORDER BY seq LIMIT :limit",
         pool_id=pool_id,
         seq=seq,
         limit=limit,
-        after_seq=after_seq,
     )
     return [stored(row) for row in rows]

@@ -36,7 +36,7 @@ SHIPPED = {
     "0010_shares.sql": "bed33a5b8837f3cb5a57a0b602017c77",
     "0011_lifecycle.sql": "2d6ad98dd8d4a49af75b0d0a1c6e9c20",
     "0012_shadows.sql": "03b4cd752adadf7a0ad80fba26a841b2",
-    "0013_gpu_claims.sql": "1c0f0c3e43be1d66120a8d40405bc503",
+    "0013_gpu_claims.sql": "b600a62faea73b7dd504229c2955d62e",
     "0014_refusals.sql": "bacd1d675d9aae4ac525c8892ae60747",
     "0015_waiting.sql": "d02fce1bd2f226ccfa87a4f01fc563bf",
 }

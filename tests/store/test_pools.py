@@ -8,11 +8,11 @@ import pytest
 from bcd.model.errors import Conflict, NotFound
 from bcd.model.ids import NodeId, PoolId
 from bcd.model.pool import PoolPolicy
-from bcd.store import atoms, pools
+from bcd.store import pools
 from bcd.store.database import Database, Transaction
 from bcd.store.pools import Change
 from tests.clock import DatabaseClock
-from tests.store.world import TENANT, make_pool, make_world
+from tests.store.world import TENANT, make_pool
 
 A, B, C = NodeId("node_a"), NodeId("node_b"), NodeId("node_c")
 Point = tuple[int, str]
@@ -143,19 +143,3 @@ async def test_points_that_are_unknown_or_forgotten_are_said_so(database: Databa
     newest = await database.write(note, pool_id, [B])
     await database.write(note, pool_id, [C])
     assert await database.read(since, pool_id, newest) == {C: "bookings"}
-
-
-async def test_models_of_devices_that_are_gone_are_not_the_pools(database: Database) -> None:
-    world = await database.write(make_world)
-
-    def models(tx: Transaction) -> tuple[str, ...]:
-        pools.keep_models(tx, world.pool_id)
-        return pools.get(tx, world.pool_id).models
-
-    assert len(await database.write(models)) == 1
-    await database.write(
-        lambda tx: tx.run(
-            "UPDATE atoms SET bookable = 0, health_reason = :gone", gone=atoms.VANISHED
-        )
-    )
-    assert await database.write(models) == ()

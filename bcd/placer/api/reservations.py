@@ -90,8 +90,10 @@ class ReservationCalls:
     ) -> pb.RenewReservationResponse:
         """Let a lease run anew from now on."""
         row, _ = await self._seen(caller, request.tenant_id, request.reservation_id)
-        # It will last no longer than what the person was asked about.
-        word = await self.database.read(partial(word_on, used=True), row)
+        word = Confirmation.NONE
+        if caller.identity == row.identity and row.extended_ms is None:
+            # What the person was asked about, by the same agent, and no longer.
+            word = await self.database.read(partial(word_on, used=True), row)
         await self._permit(caller, Action.EXTEND, row, word)
         view = await self.database.write(self._renew, row)
         return pb.RenewReservationResponse(reservation=encode_reservation(view))

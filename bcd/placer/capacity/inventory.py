@@ -147,7 +147,7 @@ def _elsewhere(elsewhere: Mapping[str, NodeId]) -> str:
         return ""
     return (
         f"another node has these GPUs: {_listed(names)}; no reservation gets them here until that"
-        " node is removed or silent, or reports them no more, and has ended what it handed out"
+        " node is removed, or reports them no more and has nothing booked on them"
     )
 
 

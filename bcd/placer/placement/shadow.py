@@ -19,22 +19,21 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from bcd.model.ids import ReservationId
+from bcd.model.reservation import State
 from bcd.placer.placement.allowed import barred, demand_in
-from bcd.placer.placement.demand import Demand
 from bcd.placer.placement.earliest import earliest
 from bcd.placer.placement.search import Where, count_fitting, find
 from bcd.placer.placement.unschedulable import Unschedulable
 from bcd.placer.placement.view import PoolView
-from bcd.store import queue, shadows
+from bcd.store import queue, reservations, shadows
 from bcd.store.database import Transaction
 from bcd.store.pools import PoolLock
 from bcd.store.reservations import StoredReservation
 from bcd.store.shadows import Shadow
 
-# Of those who wait some 200 are asked at most: first one, then page by page. Who keeps nothing, as
-# it could never fit, has its charge all the same.
-_PAGE = 32
-_PAGES = 8
+# Where nobody's shadow stands so many are asked, the oldest. Whoever comes behind them and could
+# fit has a shadow from its own next try on.
+_ASKED = 8
 
 ANY_SEQ = 1 << 62  # behind everybody who waits
 T = TypeVar("T")
@@ -85,33 +84,23 @@ def kept_of(
     tx: Transaction, held: PoolLock, view: PoolView, before_seq: int
 ) -> tuple[StoredReservation, Shadow] | None:
     """The reservation of those older than that ``seq`` that something is kept for, and what."""
-    known: Shadow | None = None
-    hopeless: set[tuple[str, Demand, int]] = set()
-    for number, waiting in enumerate(_older(tx, held, before_seq)):
-        if number == 0:
-            known = shadows.get(tx, held.pool.id)
-        if known is not None and _holds(tx, held, view, waiting, known):
-            return waiting, known
-        asked = (waiting.tenant_id, demand_in(held.pool, waiting), waiting.request.duration_ms)
-        if asked in hopeless or _keeps_nothing(held, waiting):
-            continue
+    oldest = queue.pending_before(tx, held.pool.id, before_seq, 1)
+    if not oldest:
+        return None
+    known = shadows.get(tx, held.pool.id)
+    if known is not None:
+        owner = (
+            oldest[0] if _is_of(known, oldest[0]) else reservations.get(tx, known.reservation_id)
+        )
+        waits = owner is not None and owner.state is State.PENDING and owner.seq < before_seq
+        if owner is not None and waits and _holds(tx, held, view, owner, known):
+            return owner, known
+    for waiting in queue.pending_before(tx, held.pool.id, before_seq, _ASKED):
         best = _earliest_shadow(tx, held, view, waiting)
         if best is not None:
             shadows.put(tx, held.pool.id, best)
             return waiting, best
-        hopeless.add(asked)
     return None
-
-
-def _older(tx: Transaction, held: PoolLock, before_seq: int) -> Iterator[StoredReservation]:
-    """Who waits and came before, oldest first: mostly it is the first that counts."""
-    after_seq, size = 0, 1
-    for _ in range(_PAGES):
-        page = queue.pending_before(tx, held.pool.id, before_seq, size, after_seq)
-        yield from page
-        if len(page) < size:
-            return
-        after_seq, size = page[-1].seq, _PAGE
 
 
 def _keep_for(

@@ -17,13 +17,13 @@ CREATE TABLE gpu_waits (
 ) STRICT;
 CREATE INDEX gpu_waits_by_uuid ON gpu_waits (uuid);
 
--- Of several nodes that report a GPU one keeps it: that which has handed it out, or is there and
--- trusted, or has it booked, or was first. The others' devices take no new booking from now on;
--- their inventories are applied again, which tells of it.
+-- Of several nodes that report a GPU one keeps it: that which hands it out, or has it booked, or is
+-- there and trusted, or was first. The others' devices take no new booking from now on; their
+-- inventories are applied again, which tells of it.
 INSERT INTO gpu_claims (uuid, node_id, leaving)
   SELECT uuid, node_id, 1 - reported FROM (
     SELECT uuid, node_id, reported, row_number() OVER (
-      PARTITION BY uuid ORDER BY handed_out DESC, reported DESC, there DESC, booked DESC, id
+      PARTITION BY uuid ORDER BY handed_out DESC, booked DESC, there DESC, id
     ) AS place FROM (
       SELECT g.id AS id, g.uuid AS uuid, g.node_id AS node_id, n.reachable * n.trusted AS there,
         CASE WHEN EXISTS (SELECT 1 FROM atoms a WHERE a.gpu_id = g.id
@@ -32,10 +32,11 @@ INSERT INTO gpu_claims (uuid, node_id, leaving)
         CASE WHEN EXISTS (SELECT 1 FROM bookings b JOIN reservations r ON r.id = b.reservation_id
           WHERE b.gpu_id = g.id AND b.end_ms > compute_now() AND r.kind = 'reservation'
           AND r.state IN ('binding', 'active')) THEN 1 ELSE 0 END AS handed_out,
-        CASE WHEN EXISTS (SELECT 1 FROM bookings b WHERE b.gpu_id = g.id
-          AND b.end_ms > compute_now()) THEN 1 ELSE 0 END AS booked
+        CASE WHEN EXISTS (SELECT 1 FROM bookings b JOIN reservations r ON r.id = b.reservation_id
+          WHERE b.gpu_id = g.id AND b.end_ms > compute_now() AND r.kind = 'reservation')
+          THEN 1 ELSE 0 END AS booked
       FROM gpus g JOIN nodes n ON n.id = g.node_id WHERE n.removed_ms IS NULL
-    ) known WHERE reported = 1 OR handed_out = 1
+    ) known WHERE reported = 1 OR booked = 1
   ) ranked WHERE place = 1;
 INSERT INTO gpu_waits (node_id, uuid, holder)
   SELECT DISTINCT g.node_id, g.uuid, '' FROM gpus g

@@ -126,6 +126,12 @@ async def test_what_was_confirmed_may_be_renewed_by_the_agent_and_not_extended(
     longer = reservations_pb2.ExtendReservationRequest(**one, by="1h", idempotency_key="x")
     kept = await agent.refused(agent.reservations.ExtendReservation, longer)
     assert is_refusal(kept, Reason.ACCESS_DENIED, reservationId=made.id)
+    another = site.client("alice", actor="agent-8")
+    refused = await another.refused(another.reservations.RenewReservation, renewal)
+    assert is_refusal(refused, Reason.ACCESS_DENIED, reservationId=made.id)
+    assert (await alice.call(alice.reservations.ExtendReservation, longer)).extended
+    refused = await agent.refused(agent.reservations.RenewReservation, renewal)
+    assert is_refusal(refused, Reason.ACCESS_DENIED, reservationId=made.id)
 
 
 async def test_a_rejected_request_is_refused(site: Site, alice: Client, agent: Client) -> None:
