@@ -7,13 +7,12 @@ after the commit, and a lost race is tried again. ``database`` is the contract, 
 the little by which they differ, ``migrate`` applies the numbered schema.
 
 The nouns hold the statements. What is booked: ``reservations`` (and ``refusals``, which never
-are), ``allocations``, ``bookings``,
-``queue``, ``shadows``, ``extend_holds``, ``maintenance``, ``quotas``, ``confirmations``; read as a
-whole by ``occupancy`` and ``calendar``. Where: ``pools`` (the lock), ``offers``, ``nodes``,
-``labels``, ``atoms``, ``gpu_claims`` (a physical GPU is one node's), ``hosts``, ``shares``. To and
-from nodes: ``sessions``, ``inventories``, ``desired_states``, ``reports``. Who gets in:
-``enrolments``, ``certificates``, and the epoch in ``control``. What follows: ``work``, ``events``,
-``webhooks``, ``deliveries``.
+are), ``allocations``, ``bookings``, ``queue``, ``shadows``, ``extend_holds``, ``maintenance``,
+``quotas``, ``confirmations``; read as a whole by ``occupancy`` and ``calendar``. Where: ``pools``
+(the lock), ``offers``, ``nodes``, ``labels``, ``atoms``, ``gpu_claims`` (a physical GPU is one
+node's), ``hosts``, ``shares``. To and from nodes: ``sessions``, ``inventories``,
+``desired_states``, ``reports``. Who gets in: ``enrolments``, ``certificates``, and the epoch in
+``control``. What follows: ``work``, ``events``, ``webhooks``, ``deliveries``.
 
 Lock order: pool, claims of GPUs by UUID, quota, reservation, bookings by atom, desired states by
 node. May import ``signing``, ``wire`` and ``model``.

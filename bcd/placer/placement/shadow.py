@@ -162,22 +162,15 @@ def _stands(held: PoolLock, view: PoolView, owner: StoredReservation, shadow: Sh
     return True
 
 
-def _keeps_nothing(held: PoolLock, owner: StoredReservation) -> bool:
-    """Whether it is a spot one, which yields to others, or its start is still ahead.
-
-    That one asked for that time and no other.
-    """
-    return owner.request.spot or (owner.request.start or 0) > held.now_ms
-
-
 def _earliest_shadow(
     tx: Transaction, held: PoolLock, view: PoolView, owner: StoredReservation
 ) -> Shadow | None:
     """Where and when it would start first; None when it fits not even into an idle pool.
 
-    Nor for one that keeps nothing, nor where the pool no longer allows it.
+    Nor for a spot one, which yields to others and keeps nothing from them, nor for one whose start
+    is still ahead: it asked for that time and no other. Nor where the pool no longer allows it.
     """
-    if _keeps_nothing(held, owner):
+    if owner.request.spot or (owner.request.start or 0) > held.now_ms:
         return None
     if barred(tx, held.pool, owner) is not None:
         return None
