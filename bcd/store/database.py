@@ -135,6 +135,19 @@ class Database(ABC):
         Raises StoreUnavailable when the database is out of reach.
         """
 
+    async def write_in(
+        self,
+        lane: str,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """See ``write``; for work that would wait for other work of this lane anyway.
+
+        What waits may share one transaction, and its outcome where the commit's answer is lost.
+        """
+        return await self.write(work, *args, **kwargs)
+
     @abstractmethod
     async def read(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs

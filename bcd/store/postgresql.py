@@ -38,6 +38,7 @@ from bcd.store.database import (
     Wakes,
 )
 from bcd.store.dialect import numbered_statement, postgresql_schema
+from bcd.store.lanes import Lanes
 from bcd.store.migrate import VERSION_TABLE, newest_version, pending
 
 logger = logging.getLogger(__name__)
@@ -161,6 +162,7 @@ class PostgresqlDatabase(Database):
         self._ending, self._end = os.pipe()
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="store-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
+        self._lanes = Lanes(self._writers, lambda work: self._transact(work, False))
         self._listener = threading.Thread(target=self._listen, name="store-listen", daemon=True)
         self._listener.start()
         self._listening.wait(_LISTEN_WAIT_S)
@@ -171,6 +173,18 @@ class PostgresqlDatabase(Database):
         return await self._submit(
             self._writers, lambda: self._transact(lambda tx: work(tx, *args, **kwargs), False)
         )
+
+    async def write_in(
+        self,
+        lane: str,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        if self._closed.is_set():
+            raise StoreUnavailable("the database is closed")
+        result: T = await self._lanes.run(lane, lambda tx: work(tx, *args, **kwargs))
+        return result
 
     async def read(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs

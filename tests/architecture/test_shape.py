@@ -23,6 +23,7 @@ CATCH_ALL = {
     "bcd/placer/api/edge.py": 1,
     "bcd/placer/lifecycle/worker.py": 1,
     "bcd/placer/loops.py": 1,
+    "bcd/store/lanes.py": 1,
     "bcd/store/sqlite.py": 1,
 }
 

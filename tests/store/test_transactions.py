@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -42,19 +43,40 @@ async def test_a_write_that_raises_leaves_nothing_and_raises_to_its_caller(
     assert await database.read(resources) == []
 
 
-async def test_writes_that_commit_together_fail_one_by_one(database: Database) -> None:
+@pytest.mark.parametrize("in_lane", [False, True])
+async def test_writes_that_commit_together_fail_one_by_one(
+    database: Database, in_lane: bool
+) -> None:
     def body(tx: Transaction, number: int) -> int:
         set_ceiling(tx, f"r{number:02}")
         if number % 3 == 0:
             raise Boom
         return number
 
-    answers = await asyncio.gather(
-        *(database.write(body, number) for number in range(30)), return_exceptions=True
-    )
+    async def ask(number: int) -> int:
+        if in_lane:
+            return await database.write_in("lane", body, number)
+        return await database.write(body, number)
+
+    answers = await asyncio.gather(*map(ask, range(30)), return_exceptions=True)
     for number, answer in enumerate(answers):
         assert isinstance(answer, Boom) if number % 3 == 0 else answer == number
     assert await database.read(resources) == [f"r{n:02}" for n in range(30) if n % 3]
+
+
+async def test_work_of_one_lane_goes_in_its_order_one_at_a_time(database: Database) -> None:
+    order: list[int] = []
+    at_work = threading.Lock()
+
+    def body(tx: Transaction, number: int) -> None:
+        assert at_work.acquire(blocking=False)
+        set_ceiling(tx, f"r{number:02}")
+        order.append(number)
+        at_work.release()
+
+    await asyncio.gather(*(database.write_in("lane", body, number) for number in range(50)))
+    assert order == list(range(50))
+    assert len(await database.read(resources)) == 50
 
 
 async def test_a_broken_row_in_one_write_does_not_harm_its_neighbours(database: Database) -> None:
@@ -219,6 +241,7 @@ async def test_a_closed_database_says_so(database: Database) -> None:
     await database.close()
     attempts: list[Callable[[], object]] = [
         lambda: database.write(set_ceiling, "gpu"),
+        lambda: database.write_in("lane", set_ceiling, "gpu"),
         lambda: database.read(resources),
     ]
     for attempt in attempts:
@@ -228,9 +251,12 @@ async def test_a_closed_database_says_so(database: Database) -> None:
 
 async def test_closing_finishes_what_was_accepted(database: Database, clock: DatabaseClock) -> None:
     writes = [asyncio.create_task(database.write(set_ceiling, f"r{n:02}")) for n in range(20)]
+    writes += [
+        asyncio.create_task(database.write_in("lane", set_ceiling, f"r{n}")) for n in range(20, 80)
+    ]
     await asyncio.sleep(0)
     await database.close()
     await asyncio.gather(*writes)
     again = clock.open()
-    assert len(await again.read(resources)) == 20
+    assert len(await again.read(resources)) == 80
     await again.close()

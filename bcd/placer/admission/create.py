@@ -153,14 +153,14 @@ class Admission:
 
     async def _attempt(self, caller: Caller, draft: Draft) -> Answered | None:
         """One round; None when the draft changed while it was decided on."""
-        pool, row, known = await self._database.write(open_draft, draft)
+        pool, row, known = await self._database.write_in(draft.pool_id, open_draft, draft)
         if known is not None:
             return known
         word = Confirmation.NONE
         if row.state is not State.DRAFT:
             word = await self._database.read(word_on, row)
         verdict = self._verdict(caller, row, pool, word)
-        return await self._database.write(self._settle, draft, verdict)
+        return await self._database.write_in(draft.pool_id, self._settle, draft, verdict)
 
     async def _bounded(self, draft: Draft) -> QuotaExceeded | None:
         """Drop a draft that is left without a charge, where there are too many; says so then."""

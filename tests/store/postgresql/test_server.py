@@ -121,6 +121,11 @@ async def test_a_server_that_goes_away_fails_writes_as_unavailable(
             await database.write(set_ceiling, "during")
         with pytest.raises(StoreUnavailable):
             await database.read(resources)
+        lost = await asyncio.gather(
+            *(database.write_in("lane", set_ceiling, name) for name in "xyz"),
+            return_exceptions=True,
+        )
+        assert [type(error) for error in lost] == [StoreUnavailable] * 3
     finally:
         postgresql.start()
     await database.write(set_ceiling, "after")
@@ -203,6 +208,17 @@ async def test_a_deadlock_is_tried_again_until_both_are_done(database: Database)
     )
     used = {q.resource: q.used for q in await database.read(quotas.of_tenant, TENANT)}
     assert used == {"a": 4, "b": 4}
+
+
+async def test_what_waits_in_a_lane_shares_a_transaction(database: Database) -> None:
+    def number(tx: Transaction) -> int:
+        row = tx.one("SELECT txid_current() AS number")
+        assert row is not None
+        return int(row["number"])
+
+    numbers = await asyncio.gather(*(database.write_in("lane", number) for _ in range(64)))
+    assert len(set(numbers)) < 64
+    assert numbers == sorted(numbers)
 
 
 async def test_writers_of_several_processes_wait_for_each_others_locks(
