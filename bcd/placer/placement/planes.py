@@ -2,13 +2,14 @@
 
 Time is cut into buckets. For each bucket and device there is a plane: an integer with a bit for
 every node whose device is taken at some moment of the bucket. A window's planes are the union of
-those of its buckets, which is exact but for nodes that change in the middle of the window's first
-or last bucket; those are known too, and are looked at by themselves. Long bookings are kept in
-coarse buckets, so that neither a booking nor a window of years costs much.
+those of its buckets. Of the first and the last, of which it may have only a part, it leaves out
+what is taken in the rest alone: for each bucket it is known when in it a device's time begins or
+ends. Long bookings are kept in coarse buckets, so that neither a booking nor a window of years
+costs much.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +26,13 @@ _PER_COARSE = 1 << (_COARSE - _FINE)
 _PART, _THROUGHOUT, _TOUCHED, _CHANGES = range(4)
 _FINE_MS = 1 << _FINE
 _Key = tuple[int, int]
+# A fine bucket, and the part of it from which until which something is taken, as one number. A
+# node's place follows in the lowest bits where there are several.
+_Part = tuple[int, int]
+_OFFSET = _FINE + 1
+_PLACE = 32
+_LAST_OFFSET = (1 << _OFFSET) - 1
+_LAST_PLACE = (1 << _PLACE) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,8 @@ class Kind:
     """Schedulable nodes of one shape and with the same labels."""
 
     __slots__ = (
-        "_changes", "_count", "_ids", "_members", "_out", "_places", "_planes", "labels", "shape",
+        "_changes", "_count", "_ids", "_members", "_out", "_parts", "_places", "_planes", "labels",
+        "shape",
     )  # fmt: skip
 
     def __init__(self, shape: Shape, labels: frozenset[str]) -> None:
@@ -57,6 +66,7 @@ class Kind:
         self._members = 0
         self._out = [0] * self._count
         self._planes: dict[_Key, list[int]] = {}
+        self._parts: dict[int, dict[int, int]] = {}
         self._changes: dict[int, int] = {}
 
     def __bool__(self) -> bool:
@@ -77,8 +87,11 @@ class Kind:
             self._places[node.facts.id] = place
             self._ids.append(node.facts.id)
             self._members |= 1 << place
-            for mark in _marks(node, (0, FOREVER)).items():
+            marks, parts = _marks(node, (0, FOREVER))
+            for mark in marks.items():
                 found[mark].append(place)
+            for (bucket, part), mask in parts.items():
+                self._parts.setdefault(bucket, {})[part << _PLACE | place] = mask
             for position in bits(self._unbookable(node)):
                 self._out[position] |= 1 << place
         for (key, mask), places in found.items():
@@ -96,9 +109,8 @@ class Kind:
         if place is None:
             place = self._places[after.facts.id] = len(self._ids)
             self._ids.append(after.facts.id)
-        bit = 1 << place
-        self._members |= bit
-        self._toggle(bit, before, after)
+        self._members |= 1 << place
+        self._toggle(place, before, after)
 
     def book(self, node_id: NodeId, mask: int, start_ms: int, end_ms: int) -> None:
         """Take in that these devices of a member are taken for a window, and host resources.
@@ -106,30 +118,40 @@ class Kind:
         They must have been free in it, and just before and after it: what is taken without a
         break is marked as one.
         """
-        bit = 1 << self._places[node_id]
+        place = self._places[node_id]
+        bit = 1 << place
         marks: dict[_Key, int] = {}
-        _mark(marks, mask, start_ms, end_ms - 1)
+        parts: dict[_Part, int] = {}
+        _mark(marks, parts, mask, start_ms, end_ms - 1)
         for key, devices in marks.items():
             planes = self._planes.get(key)
             if planes is None:
                 planes = self._planes[key] = [0] * self._count
             for position in _positions(devices):
                 planes[position] |= bit
+        for (bucket, part), devices in parts.items():
+            known = self._parts.setdefault(bucket, {})
+            key_of_part = part << _PLACE | place
+            known[key_of_part] = known.get(key_of_part, 0) | devices
         for bucket in (start_ms >> _FINE, end_ms >> _FINE):
             self._changes[bucket] = self._changes.get(bucket, 0) | bit
 
     def drop(self, before: NodeView) -> None:
         """Forget a node; its place is kept for its return."""
-        bit = 1 << self._places[before.facts.id]
-        self._members &= ~bit
-        self._toggle(bit, before, None)
+        place = self._places[before.facts.id]
+        self._members &= ~(1 << place)
+        self._toggle(place, before, None)
 
-    def _toggle(self, bit: int, before: NodeView | None, after: NodeView | None) -> None:
+    def _toggle(self, place: int, before: NodeView | None, after: NodeView | None) -> None:
+        bit = 1 << place
         span: Span | None = (0, FOREVER)
         if before is not None and after is not None:
             span = after.differs(before)
-        old = {} if before is None or span is None else _marks(before, span)
-        new = {} if after is None or span is None else _marks(after, span)
+        old, old_parts = ({}, {}) if before is None or span is None else _marks(before, span)
+        new, new_parts = ({}, {}) if after is None or span is None else _marks(after, span)
+        for part in old_parts.keys() | new_parts.keys():
+            if old_parts.get(part, 0) != new_parts.get(part, 0):
+                self._set_part(part, place, new_parts.get(part, 0))
         for key in old.keys() | new.keys():
             mask = new.get(key, 0)
             changed = old.get(key, 0) ^ mask
@@ -145,6 +167,16 @@ class Kind:
                     del self._planes[key]
         for position in bits(self._unbookable(before) ^ self._unbookable(after)):
             self._out[position] ^= bit
+
+    def _set_part(self, part: _Part, place: int, mask: int) -> None:
+        bucket, number = part
+        known = self._parts.setdefault(bucket, {})
+        if mask:
+            known[number << _PLACE | place] = mask
+            return
+        del known[number << _PLACE | place]
+        if not known:
+            del self._parts[bucket]
 
     def _toggle_change(self, bucket: int, bit: int) -> None:
         nodes = self._changes.get(bucket, 0) ^ bit
@@ -168,41 +200,60 @@ class Kind:
     def _unbookable(self, node: NodeView | None) -> int:
         return 0 if node is None else ((1 << self._count) - 1) & ~node.facts.bookable
 
-    def alike(
-        self, views: Mapping[NodeId, NodeView], start_ms: int, end_ms: int
-    ) -> Iterator[Alike]:
+    def alike(self, start_ms: int, end_ms: int) -> Iterator[Alike]:
         """The members by what they have bookable and free in the window, each once."""
         whole = (1 << self._count) - 1
-        taken, apart = self._taken(start_ms, end_ms)
+        taken = self._taken(start_ms, end_ms)
         for out, among in _split(self._members, self._out):
             bookable = whole & ~out
             found: dict[int, int] = {}
-            for blocked, nodes in _split(among & ~apart, taken):
+            for blocked, nodes in _split(among, taken):
                 free = bookable & ~blocked
                 found[free] = found.get(free, 0) | nodes
-            for node_id in self.named(among & apart):
-                free = bookable & ~views[node_id].devices.during(start_ms, end_ms)
-                found[free] = found.get(free, 0) | 1 << self._places[node_id]
             for free, nodes in found.items():
                 yield Alike(self, bookable, free, nodes)
 
-    def _taken(self, start_ms: int, end_ms: int) -> tuple[list[int], int]:
-        """For each device who has it taken in the window, and whom that may be wrong about.
-
-        Those are nodes of which something changes within a bucket that the window has only a part
-        of, and that are not known to have the same taken in the rest of the window.
-        """
+    def _taken(self, start_ms: int, end_ms: int) -> list[int]:
+        """For each device who has it taken in the window."""
         edges = {moment >> _FINE for moment in (start_ms, end_ms) if moment % _FINE_MS}
         taken = self._union(self._keys(start_ms, end_ms, edges))
-        partly = self._union([(_PART, bucket) for bucket in edges])
-        doubtful = 0
-        for position, plane in enumerate(partly):
-            doubtful |= plane & ~taken[position]
-            taken[position] |= plane
-        changing = 0
         for bucket in edges:
-            changing |= self._changes.get(bucket, 0)
-        return taken, changing & doubtful & self._members
+            planes = self._planes.get((_PART, bucket))
+            if planes is not None:
+                outside = self._outside(bucket, start_ms, end_ms)
+                for position, plane in enumerate(planes):
+                    taken[position] |= plane & ~outside[position]
+        return taken
+
+    def _outside(self, bucket: int, start_ms: int, end_ms: int) -> list[int]:
+        """For each device who has it taken in a fine bucket, but not in the window's part of it.
+
+        What is taken throughout the bucket is taken in every part.
+        """
+        first = max(start_ms - (bucket << _FINE), 0)
+        last = min(end_ms - (bucket << _FINE), _FINE_MS)
+        parts = self._parts.get(bucket, {})
+        elsewhere = {
+            key
+            for key in parts
+            if key >> _PLACE & _LAST_OFFSET <= first or key >> _PLACE + _OFFSET >= last
+        }
+        without: dict[int, int] = {}
+        for key in elsewhere:
+            place = key & _LAST_PLACE
+            without[place] = without.get(place, 0) | parts[key]
+        for key, mask in parts.items():
+            if key & _LAST_PLACE in without and key not in elsewhere:
+                without[key & _LAST_PLACE] &= ~mask
+        by_mask: defaultdict[int, list[int]] = defaultdict(list)
+        for place, mask in without.items():
+            by_mask[mask].append(place)
+        planes = [0] * self._count
+        for mask, places in by_mask.items():
+            among = _of_places(places)
+            for position in _positions(mask):
+                planes[position] |= among
+        return planes
 
     def _union(self, keys: Iterable[_Key]) -> list[int]:
         union = [0] * self._count
@@ -244,8 +295,8 @@ def _positions(mask: int) -> tuple[int, ...]:
 
 
 def _of_places(places: Sequence[int]) -> int:
-    """The bits at these places, which ascend."""
-    marks = bytearray((places[-1] >> 3) + 1)
+    """The bits at these places."""
+    marks = bytearray((max(places) >> 3) + 1)
     for place in places:
         marks[place >> 3] |= 1 << (place & 7)
     return int.from_bytes(marks, "little")
@@ -275,22 +326,28 @@ def _split(nodes: int, planes: list[int]) -> Iterable[tuple[int, int]]:
     return parts
 
 
-def _marks(node: NodeView, span: Span) -> dict[_Key, int]:
-    """Which planes a node is in, by what they are about, in all coarse buckets of a span."""
+def _marks(node: NodeView, span: Span) -> tuple[dict[_Key, int], dict[_Part, int]]:
+    """Which planes a node is in, by what they are about, in all coarse buckets of a span.
+
+    And when in a fine bucket its devices are taken that are so in a part of it.
+    """
     marks: dict[_Key, int] = {}
+    parts: dict[_Part, int] = {}
     times = node.devices.times
     first_ms = span[0] >> _COARSE << _COARSE
     last_ms = (((span[1] - 1) >> _COARSE) + 1 << _COARSE) - 1
     for mask, start_ms, until_ms in node.devices.runs(first_ms, last_ms + 1):
-        _mark(marks, mask, start_ms, until_ms - 1)
+        _mark(marks, parts, mask, start_ms, until_ms - 1)
     for moment in (*times, *node.amounts.times):
         if first_ms <= moment <= last_ms:
             marks[(_CHANGES, moment >> _FINE)] = 1
-    return marks
+    return marks, parts
 
 
-def _mark(marks: dict[_Key, int], mask: int, start_ms: int, last_ms: int) -> None:
-    """Add the planes of devices that are taken without a break."""
+def _mark(
+    marks: dict[_Key, int], parts: dict[_Part, int], mask: int, start_ms: int, last_ms: int
+) -> None:
+    """Add the planes of devices that are taken without a break, and its ends."""
     for coarse in range(start_ms >> _COARSE, (last_ms >> _COARSE) + 1):
         key = (_TOUCHED, coarse)
         marks[key] = marks.get(key, 0) | mask
@@ -303,3 +360,9 @@ def _mark(marks: dict[_Key, int], mask: int, start_ms: int, last_ms: int) -> Non
             for fine in range(first, last + 1):
                 key = (_PART, fine)
                 marks[key] = marks.get(key, 0) | mask
+    for fine in {start_ms >> _FINE, last_ms >> _FINE}:
+        since = max(start_ms - (fine << _FINE), 0)
+        until = min(last_ms + 1 - (fine << _FINE), _FINE_MS)
+        if since or until < _FINE_MS:
+            part = (fine, since << _OFFSET | until)
+            parts[part] = parts.get(part, 0) | mask

@@ -39,7 +39,7 @@ class PoolView:
         """Schedulable nodes with these labels, by what they have free in the window."""
         for kind in self._kinds.values():
             if labels <= kind.labels:
-                yield from kind.alike(self._nodes, start_ms, end_ms)
+                yield from kind.alike(start_ms, end_ms)
 
     @property
     def horizon_ms(self) -> int:

@@ -109,7 +109,11 @@ MINUTE = 60_000
 LENGTHS = st.sampled_from([1, MINUTE, 35 * MINUTE, 1 << 21, 1 << 27, 60 * 24 * 60 * MINUTE])
 
 
-MOMENTS = st.integers(0, 200 * 24 * 60 * MINUTE) | st.integers(0, 300).map(lambda n: n << 21)
+MOMENTS = (
+    st.integers(0, 200 * 24 * 60 * MINUTE)
+    | st.integers(0, 300).map(lambda n: n << 21)
+    | st.integers(0, 90).map(lambda n: n * MINUTE)
+)
 RANGES = st.tuples(st.integers(0, 3), MOMENTS, LENGTHS, st.integers(1, 3)).map(
     lambda drawn: (drawn[0], drawn[1], drawn[1] + drawn[2] * drawn[3])
 )
@@ -160,7 +164,7 @@ def test_a_node_that_changed_is_told_as_one_that_was_so_from_the_start(
             node = view.nodes[NodeId("n")].with_booking([100 + at], Resources(), start, end)
         view.put(node)
         fresh = pool([host, Host("m", dgx("h", 4))])
-        for begin, length in windows:
+        for begin, length in (*windows, *just_outside((*before, *after, one_more))):
             window = (begin, begin + length)
             assert told_free(view, *window) == told_free(fresh, *window)
         assert told_changes(view) == told_changes(fresh)
@@ -175,10 +179,12 @@ def test_bookings_taken_in_one_by_one_are_told_as_those_that_were_there_from_the
     after: tuple[Booking, ...],
     windows: list[tuple[int, int]],
 ) -> None:
-    """Also when another calendar follows, and where one begins as the other ends."""
+    """Also when another calendar follows, for the same range, and where the other ends."""
     view = pool([Host("n", dgx("h", 4), before), Host("m", dgx("h", 4))])
     booked = before
-    for at, start, end in (*taken, *((at, end, end + 1) for at, _, end in taken)):
+    beside = tuple(((at + 1) % 4, start, end) for at, start, end in taken)
+    behind = tuple((at, end, end + 1) for at, _, end in taken)
+    for at, start, end in (*taken, *beside, *behind):
         view.book(NodeId("n"), [100 + at], Resources(), Window(start, end))
         booked += ((at, start, end),)
     for step, calendar in enumerate((booked, after, ())):
@@ -186,10 +192,15 @@ def test_bookings_taken_in_one_by_one_are_told_as_those_that_were_there_from_the
         if step:
             view.put(host.view())
         fresh = pool([host, Host("m", dgx("h", 4))])
-        for begin, length in windows:
+        for begin, length in (*windows, *just_outside(booked)):
             window = (begin, begin + length)
             assert told_free(view, *window) == told_free(fresh, *window)
         assert told_changes(view) == told_changes(fresh)
+
+
+def just_outside(calendar: Sequence[Booking]) -> list[tuple[int, int]]:
+    """The milliseconds, as windows, just before and just after each booking."""
+    return [(moment, 1) for _, start, end in calendar for moment in (start - 1, end) if moment >= 0]
 
 
 @given(pools(), pools(), st.data())
