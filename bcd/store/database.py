@@ -142,9 +142,10 @@ class Database(ABC):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """See ``write``; for work that would wait for other work of this lane anyway.
+        """See ``write``; for work of which much comes at once, and would wait for each other.
 
-        What waits may share one transaction, and its outcome where the commit's answer is lost.
+        It goes one after another, and what waits in a lane may share one transaction, so also the
+        outcome where the commit's answer is lost.
         """
         return await self.write(work, *args, **kwargs)
 

@@ -1,7 +1,7 @@
 """Lanes: work of one kind goes one after another, and what is waiting shares one transaction.
 
-Writers of one pool wait for each other at its lock anyway. In a lane they wait in this process,
-where waiting is cheap, and for all that wait the server begins, commits and tells others once.
+Writers that want one lock wait for each other anyway. In a lane they wait in this process, where
+waiting is cheap, and for all that wait the server begins, commits and tells others once.
 """
 
 import asyncio

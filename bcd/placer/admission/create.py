@@ -153,7 +153,8 @@ class Admission:
 
     async def _attempt(self, caller: Caller, draft: Draft) -> Answered | None:
         """One round; None when the draft changed while it was decided on."""
-        pool, row, known = await self._database.write_in(draft.pool_id, open_draft, draft)
+        drafts = f"{draft.pool_id} drafts"  # these take no pool's lock, and wait for none
+        pool, row, known = await self._database.write_in(drafts, open_draft, draft)
         if known is not None:
             return known
         word = Confirmation.NONE
