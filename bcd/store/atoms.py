@@ -1,15 +1,24 @@
 """Atoms: the bookable devices of each node, kept in step with its applied inventory."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from bcd.model.device import DeviceClass
 from bcd.model.ids import NodeId
+from bcd.model.units import HOUR_MS
 from bcd.store.database import Row, Transaction
 
 _VANISHED = "not in the inventory"
+_THERE = f"(a.bookable = 1 OR a.health_reason <> '{_VANISHED}')"
+# A MIG instance that vanished is of no use to anybody who has not booked it: each reconfiguration
+# of a GPU makes others. A whole GPU that vanished is missed. The hour more is for transactions that
+# hold an earlier moment for now, and for clocks that are set back.
+_KNOWN = (
+    f"({_THERE} OR a.class <> '{DeviceClass.MIG.value}' OR EXISTS (SELECT 1 FROM bookings b"
+    f" WHERE b.atom_id = a.id AND b.end_ms > compute_now() - {HOUR_MS}))"
+)
 MODE: Mapping[DeviceClass, int] = {DeviceClass.GPU: 0, DeviceClass.MIG: 1, DeviceClass.SLOT: 2}
 
 
@@ -72,42 +81,44 @@ def _atom(row: Row) -> Atom:
 
 
 def on_node(tx: Transaction, node_id: NodeId) -> Sequence[Atom]:
-    """A node's atoms by id, also those that are not bookable now."""
-    rows = tx.all("SELECT * FROM atoms WHERE node_id = :id ORDER BY id", id=node_id)
+    """A node's atoms by id, also those that are not bookable now.
+
+    But for MIG instances that vanished, an hour after what had them booked is over.
+    """
+    rows = tx.all(
+        f"SELECT a.* FROM atoms a WHERE a.node_id = :id AND {_KNOWN} ORDER BY a.id", id=node_id
+    )
     return [_atom(row) for row in rows]
 
 
 def in_pool(tx: Transaction, pool_id: str) -> Sequence[Atom]:
-    """Every atom of a pool's nodes, by node and id."""
+    """Every atom of a pool's nodes, as ``on_node`` has them, by node and id."""
     rows = tx.all(
         "SELECT a.* FROM atoms a JOIN nodes n ON n.id = a.node_id"
-        " WHERE n.pool_id = :pool_id ORDER BY a.node_id, a.id",
+        f" WHERE n.pool_id = :pool_id AND {_KNOWN} ORDER BY a.node_id, a.id",
         pool_id=pool_id,
     )
     return [_atom(row) for row in rows]
 
 
-def by_ids(tx: Transaction, atom_ids: Iterable[int]) -> Sequence[Atom]:
-    """These atoms, in the order asked for."""
-    found = []
-    for atom_id in atom_ids:
-        row = tx.one("SELECT * FROM atoms WHERE id = :id", id=atom_id)
-        if row is not None:
-            found.append(_atom(row))
-    return found
-
-
 def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
     """Bring a node's atoms in step with its inventory. Call under the pool's lock.
 
-    A device that vanished stays on record, not bookable: bookings may name it. Where all is as it
-    should be nothing is written: a placer that starts looks at every node.
+    A device that vanished stays on record, not bookable: bookings may name it. MIG instances that
+    none ever named are forgotten at the next change. Where all is as it should be nothing is
+    written: a placer that starts looks at every node.
     """
     if _in_step(tx, node_id, facts):
         return
     tx.run(
-        "UPDATE atoms SET bookable = 0, health = 'unknown', health_reason = :reason"
-        " WHERE node_id = :node_id",
+        f"DELETE FROM atoms AS a WHERE a.node_id = :node_id AND NOT {_THERE}"
+        f" AND a.class = '{DeviceClass.MIG.value}'"
+        " AND NOT EXISTS (SELECT 1 FROM bookings b WHERE b.atom_id = a.id)",
+        node_id=node_id,
+    )
+    tx.run(
+        "UPDATE atoms AS a SET bookable = 0, health = 'unknown', health_reason = :reason"
+        f" WHERE a.node_id = :node_id AND {_THERE}",
         node_id=node_id,
         reason=_VANISHED,
     )
@@ -145,12 +156,10 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
 def _in_step(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> bool:
     rows = tx.all(
         "SELECT a.*, g.uuid AS gpu_uuid FROM atoms a JOIN gpus g ON g.id = a.gpu_id"
-        " WHERE a.node_id = :node_id",
+        f" WHERE a.node_id = :node_id AND {_THERE}",
         node_id=node_id,
     )
-    on_record = [_recorded(row) for row in rows]
-    there = {fact for fact in on_record if fact.bookable or fact.health_reason != _VANISHED}
-    return there == set(facts)
+    return {_recorded(row) for row in rows} == set(facts)
 
 
 def _recorded(row: Row) -> AtomFacts:

@@ -6,6 +6,7 @@ import pytest
 
 from bcd.model.device import Health, HealthState
 from bcd.model.reservation import State
+from bcd.model.units import HOUR_MS
 from bcd.placer.capacity.inventory import InventoryKeeper
 from bcd.store import atoms, inventories, nodes
 from bcd.store.nodes import Node
@@ -13,7 +14,7 @@ from bcd.wire.inventory import encode_inventory
 from bcd.wire.node.v1 import inventory_pb2 as pb
 from tests.clock import DatabaseClock
 from tests.placer.placement.machines import mig_host
-from tests.placer.world import FakeNode, World, dgx, gpu, inventory_of
+from tests.placer.world import FakeNode, World, dgx, gpu, inventory_of, mig
 
 SICK = Health(HealthState.UNHEALTHY, "Xid 79")
 
@@ -63,6 +64,41 @@ async def test_a_device_that_vanished_stays_on_record_and_comes_back_as_itself(
     assert await bookable(world, node) == {"GPU-a-0"}
     await world.send_inventory(node, dgx("a", 2))
     assert await world.database.read(atoms.on_node, node.id) == before
+
+
+async def test_mig_instances_that_vanished_are_forgotten_unless_they_were_booked(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    (whole,) = mig_host("a", 1, 0)
+    node = await world.add_node([whole])
+
+    async def reconfigure(turn: int) -> set[str]:
+        """Other instances than before; returns the GPU's and theirs."""
+        instances = [mig(f"MIG-{turn}-{i}", whole.id) for i in range(2)]
+        await world.send_inventory(node, [whole, *instances])
+        return {whole.id, *(instance.id for instance in instances)}
+
+    async def known() -> dict[str, int]:
+        return {atom.uuid: atom.id for atom in await world.database.read(atoms.on_node, node.id)}
+
+    await reconfigure(0)
+    booked = await world.create(devices=[{"class": "gpu.mig", "count": 1}])
+    assert booked.during is not None
+    ((held,),) = [one.devices for one in await world.live(booked.id)]
+    first = await known()
+    for turn in range(1, 5):
+        there = await reconfigure(turn)
+        assert (await known()).keys() == {held.id, *there}
+        on_record = {row["uuid"] for row in await world.rows("SELECT uuid FROM atoms")}
+        assert len(on_record - {held.id} - there) <= 2  # those of the turn before
+    clock.set(booked.during.end_ms + 2 * HOUR_MS)
+    await world.work()
+    assert (await known()).keys() == there
+    later = await world.create(key="later", devices=[{"class": "gpu.mig", "count": 2}])
+    assert later.state is State.PLACED
+    await reconfigure(0)
+    assert (await known())[held.id] == first[held.id]
 
 
 async def test_an_inventory_wakes_the_pool_and_the_nodes_reservations(
