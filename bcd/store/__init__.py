@@ -3,9 +3,9 @@
 A transaction is a plain synchronous function of (transaction, values). ``Database.write`` and
 ``Database.read`` run it on the store's executor: nothing can await inside one, an answer comes
 after the commit, and a lost race is tried again. ``database`` is the contract, ``sqlite`` and
-``postgresql`` (with ``connection``, and ``lanes`` for what waits together) the engines, ``open``
-chooses one by its URL, ``dialect`` has the little by which they differ, ``migrate`` applies the
-numbered schema.
+``postgresql`` (with ``connection``, and ``lanes`` for what waits together) the engines, ``jobs``
+what their threads do for callers, ``open`` chooses one by its URL, ``dialect`` has the little by
+which they differ, ``migrate`` applies the numbered schema.
 
 The nouns hold the statements. What is booked: ``reservations`` (and ``refusals``, which never
 are), ``allocations``, ``bookings``, ``queue``, ``shadows``, ``extend_holds``, ``maintenance``,

@@ -145,7 +145,7 @@ class Database(ABC):
         """See ``write``; for work of which much comes at once, and would wait for each other.
 
         It goes one after another, and what waits in a lane may share one transaction, so also the
-        outcome where the commit's answer is lost.
+        outcome where the commit's answer is lost. All of it must lock the same in the same order.
         """
         return await self.write(work, *args, **kwargs)
 

@@ -17,9 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Concatenate
+from typing import Concatenate
 
 from bcd.model.errors import BadConfiguration
 from bcd.model.ids import type_id
@@ -35,6 +34,7 @@ from bcd.store.database import (
     Transaction,
     Wakes,
 )
+from bcd.store.jobs import Job, answer
 from bcd.store.migrate import VERSION_TABLE, pending
 
 _GROUP = 64
@@ -140,24 +140,6 @@ def _translated(error: sqlite3.IntegrityError) -> Exception:
     return Overlap(text) if text.startswith("overlap:") else ConstraintViolated(text)
 
 
-@dataclass(slots=True)
-class _Job:
-    work: Callable[[Transaction], Any]
-    future: "asyncio.Future[Any]"
-    loop: asyncio.AbstractEventLoop
-    result: Any = None
-    error: BaseException | None = None
-    wakes: list[tuple[str, str]] = field(default_factory=list)
-
-    def deliver(self) -> None:
-        if self.future.done():
-            return  # the caller went away; what was committed stays
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
-
-
 class SqliteDatabase(Database):
     """See Database. Opens, migrates and locks the file; raises BadConfiguration."""
 
@@ -170,7 +152,7 @@ class SqliteDatabase(Database):
         self._clock = lambda: steady.steady_ms(clock())
         self._lock_file = _lock(path)
         self._connections: list[sqlite3.Connection] = []
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._local = threading.local()
         try:
             self._writer = self._open()
@@ -207,10 +189,10 @@ class SqliteDatabase(Database):
     ) -> T:
         if self._closed:
             raise StoreUnavailable("the database is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(lambda tx: work(tx, *args, **kwargs), future, loop))
-        return await future
+        job = Job.of(lambda tx: work(tx, *args, **kwargs))
+        self._jobs.put(job)
+        result: T = await job.future
+        return result
 
     async def read(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -262,7 +244,7 @@ class SqliteDatabase(Database):
             if last:
                 return
 
-    def _commit_group(self, group: Sequence[_Job]) -> None:
+    def _commit_group(self, group: Sequence[Job]) -> None:
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             for job in group:
@@ -277,12 +259,9 @@ class SqliteDatabase(Database):
                 job.error = StoreUnavailable(f"the database did not commit: {error}")
                 job.error.__cause__ = error
         self.wakes.fire([wake for job in group for wake in job.wakes])
-        for loop in {job.loop for job in group}:
-            mine = [job for job in group if job.loop is loop]
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and so are the callers
-                loop.call_soon_threadsafe(_deliver_all, mine)
+        answer(group)
 
-    def _run_job(self, job: _Job) -> None:
+    def _run_job(self, job: Job) -> None:
         tx = SqliteTransaction(self._writer, self._clock)
         try:
             with tx.savepoint():
@@ -306,11 +285,6 @@ class SqliteDatabase(Database):
         for connection in self._connections:
             connection.close()
         os.close(self._lock_file)
-
-
-def _deliver_all(jobs: Sequence[_Job]) -> None:
-    for job in jobs:
-        job.deliver()
 
 
 def _plainly(error: sqlite3.DatabaseError) -> Exception:

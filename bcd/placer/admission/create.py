@@ -161,7 +161,7 @@ class Admission:
         if row.state is not State.DRAFT:
             word = await self._database.read(word_on, row)
         verdict = self._verdict(caller, row, pool, word)
-        return await self._database.write_in(draft.pool_id, self._settle, draft, verdict)
+        return await self._database.write_in(_lane(row), self._settle, draft, verdict)
 
     async def _bounded(self, draft: Draft) -> QuotaExceeded | None:
         """Drop a draft that is left without a charge, where there are too many; says so then."""
@@ -345,6 +345,17 @@ def _waits_its_turn(hand: Hand) -> bool:
         return True
     pools.queue_is_done(hand.tx, pool.id)
     return False
+
+
+def _lane(row: StoredReservation) -> str:
+    """Whose placements may share a transaction: those that lock the same quotas in the same order.
+
+    Two pools that locked two tenants' quotas, or two quotas of one, crosswise would wait for each
+    other.
+    """
+    charged = sorted(charges(row.request, row.resources, row.host_share))
+    kind = "spot" if row.request.spot else "firm"
+    return " ".join((row.pool_id, row.tenant_id, kind, *charged))
 
 
 def _compare(draft: Draft, request_hash: str) -> None:

@@ -135,6 +135,27 @@ async def two_offered_pools(arena: Arena) -> None:
         await calls.set_offer(ROOT, request)
 
 
+async def tenants_crosswise(arena: Arena) -> None:
+    """Two tenants in two pools, charged for this and that: none waits for another's quota."""
+    (other,) = await arena.world.rows("SELECT id FROM pools WHERE name = 'other'")
+    whose: list[dict[str, Any]] = [{}, {"caller": as_tenant(GUEST), "tenantId": GUEST}]
+    acts = [
+        arena.create(poolId=pool_id, **asked, **tenant)
+        for pool_id in (arena.world.pool_id, other["id"])
+        for tenant in whose
+        for asked in ({}, {"resources": {"vcpu": 8}}, {"spot": True}, {})
+    ]
+    arena.chance.shuffle(acts)
+    assert len(placed(await arena.collide(*acts))) == len(acts)
+
+
+async def with_quotas(arena: Arena) -> None:
+    """Two offered pools, and quotas of all that is charged."""
+    await two_offered_pools(arena)
+    for tenant in (GUEST, "acme"):
+        await arena.world.grant("vcpu", 1000, tenant)
+
+
 def offer(limit: int | None) -> Act:
     """Offer so many GPUs to the guest; None takes the offer back."""
 
@@ -370,6 +391,7 @@ RACES = (
     Race(host_amounts, with_amounts),
     Race(tight_quota, two_pools),
     Race(spot_of_two_tenants, two_offered_pools),
+    Race(tenants_crosswise, with_quotas),
     Race(offer_withdrawn),
     Race(queued_and_inline),
     Race(slots_and_whole_gpus, with_slots),
