@@ -125,32 +125,36 @@ def sync(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> None:
     uuids = dict.fromkeys(fact.gpu_uuid for fact in facts)
     gpu_ids = {uuid: _gpu_id(tx, node_id, uuid) for uuid in uuids}
     for fact in facts:
-        tx.run(
-            "INSERT INTO atoms (node_id, gpu_id, mode, class, uuid, model, profile, memory_bytes,"
-            " numa_node, nvlink_domain, nvlink_peers, bookable, health, health_reason)"
-            " VALUES (:node_id, :gpu_id, :mode, :class, :uuid, :model, :profile, :memory_bytes,"
-            " :numa_node, :nvlink_domain, :nvlink_peers, :bookable, :health, :health_reason)"
-            " ON CONFLICT (node_id, class, uuid) DO UPDATE SET gpu_id = excluded.gpu_id,"
-            " model = excluded.model, profile = excluded.profile,"
-            " memory_bytes = excluded.memory_bytes, numa_node = excluded.numa_node,"
-            " nvlink_domain = excluded.nvlink_domain, nvlink_peers = excluded.nvlink_peers,"
-            " bookable = excluded.bookable, health = excluded.health,"
-            " health_reason = excluded.health_reason",
-            node_id=node_id,
-            gpu_id=gpu_ids[fact.gpu_uuid],
-            mode=MODE[fact.device_class],
-            **{"class": fact.device_class.value},
-            uuid=fact.uuid,
-            model=fact.model,
-            profile=fact.profile,
-            memory_bytes=fact.memory_bytes,
-            numa_node=fact.numa_node,
-            nvlink_domain=fact.nvlink_domain,
-            nvlink_peers=msgspec.json.encode(fact.nvlink_peers).decode(),
-            bookable=int(fact.bookable),
-            health=fact.health,
-            health_reason=fact.health_reason,
-        )
+        _put(tx, node_id, gpu_ids[fact.gpu_uuid], fact)
+
+
+def _put(tx: Transaction, node_id: NodeId, gpu_id: int, fact: AtomFacts) -> None:
+    tx.run(
+        "INSERT INTO atoms (node_id, gpu_id, mode, class, uuid, model, profile, memory_bytes,"
+        " numa_node, nvlink_domain, nvlink_peers, bookable, health, health_reason)"
+        " VALUES (:node_id, :gpu_id, :mode, :class, :uuid, :model, :profile, :memory_bytes,"
+        " :numa_node, :nvlink_domain, :nvlink_peers, :bookable, :health, :health_reason)"
+        " ON CONFLICT (node_id, class, uuid) DO UPDATE SET gpu_id = excluded.gpu_id,"
+        " model = excluded.model, profile = excluded.profile,"
+        " memory_bytes = excluded.memory_bytes, numa_node = excluded.numa_node,"
+        " nvlink_domain = excluded.nvlink_domain, nvlink_peers = excluded.nvlink_peers,"
+        " bookable = excluded.bookable, health = excluded.health,"
+        " health_reason = excluded.health_reason",
+        node_id=node_id,
+        gpu_id=gpu_id,
+        mode=MODE[fact.device_class],
+        **{"class": fact.device_class.value},
+        uuid=fact.uuid,
+        model=fact.model,
+        profile=fact.profile,
+        memory_bytes=fact.memory_bytes,
+        numa_node=fact.numa_node,
+        nvlink_domain=fact.nvlink_domain,
+        nvlink_peers=msgspec.json.encode(fact.nvlink_peers).decode(),
+        bookable=int(fact.bookable),
+        health=fact.health,
+        health_reason=fact.health_reason,
+    )
 
 
 def _in_step(tx: Transaction, node_id: NodeId, facts: Sequence[AtomFacts]) -> bool:
