@@ -90,8 +90,8 @@ class Kind:
             marks, parts = _marks(node, (0, FOREVER))
             for mark in marks.items():
                 found[mark].append(place)
-            for (bucket, part), mask in parts.items():
-                self._parts.setdefault(bucket, {})[part << _PLACE | place] = mask
+            for part, mask in parts.items():
+                self._set_part(part, place, mask)
             for position in bits(self._unbookable(node)):
                 self._out[position] |= 1 << place
         for (key, mask), places in found.items():
@@ -129,10 +129,9 @@ class Kind:
                 planes = self._planes[key] = [0] * self._count
             for position in _positions(devices):
                 planes[position] |= bit
-        for (bucket, part), devices in parts.items():
-            known = self._parts.setdefault(bucket, {})
-            key_of_part = part << _PLACE | place
-            known[key_of_part] = known.get(key_of_part, 0) | devices
+        for part, devices in parts.items():
+            known = self._parts.get(part[0], {}).get(_of_node(part, place), 0)
+            self._set_part(part, place, known | devices)
         for bucket in (start_ms >> _FINE, end_ms >> _FINE):
             self._changes[bucket] = self._changes.get(bucket, 0) | bit
 
@@ -169,12 +168,12 @@ class Kind:
             self._out[position] ^= bit
 
     def _set_part(self, part: _Part, place: int, mask: int) -> None:
-        bucket, number = part
+        bucket = part[0]
         known = self._parts.setdefault(bucket, {})
         if mask:
-            known[number << _PLACE | place] = mask
+            known[_of_node(part, place)] = mask
             return
-        del known[number << _PLACE | place]
+        del known[_of_node(part, place)]
         if not known:
             del self._parts[bucket]
 
@@ -292,6 +291,10 @@ class Kind:
 @lru_cache(maxsize=4096)
 def _positions(mask: int) -> tuple[int, ...]:
     return tuple(bits(mask))
+
+
+def _of_node(part: _Part, place: int) -> int:
+    return part[1] << _PLACE | place
 
 
 def _of_places(places: Sequence[int]) -> int:
