@@ -97,12 +97,28 @@ def _with_fuse(write: Callable[..., Any], fuse: _Fuse) -> Callable[..., Any]:
     return fused
 
 
+def _with_fuse_in(write_in: Callable[..., Any], fuse: _Fuse) -> Callable[..., Any]:
+    """A database's ``write_in`` likewise."""
+
+    async def fused(self: Any, lane: str, work: Callable[..., Any], *args: Any) -> Any:
+        async def write(self: Any, work: Callable[..., Any], *args: Any) -> Any:
+            return await write_in(self, lane, work, *args)
+
+        return await _with_fuse(write, fuse)(self, work, *args)
+
+    return fused
+
+
 def _be_a_placer(fuse: Path, arguments: Sequence[str], log: Path) -> None:
     output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for number in (1, 2):
         os.dup2(output, number)
+    burning = _Fuse(fuse)
     for engine in (SqliteDatabase, PostgresqlDatabase):
-        engine.write = _with_fuse(engine.write, _Fuse(fuse))  # type: ignore[method-assign]
+        engine.write = _with_fuse(engine.write, burning)  # type: ignore[method-assign]
+    PostgresqlDatabase.write_in = _with_fuse_in(  # type: ignore[method-assign]
+        PostgresqlDatabase.write_in, burning
+    )
     sys.argv = ["bcd-placer", *arguments]
     placer.main()
 

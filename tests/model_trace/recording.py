@@ -108,14 +108,30 @@ class FusedDatabase(Database):
     async def write(
         self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        result = await self._inner.write(self._watched(work, *args, **kwargs))
+        self.fuse.burn()
+        return result
+
+    async def write_in(
+        self,
+        lane: str,
+        work: Callable[Concatenate[Transaction, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        result = await self._inner.write_in(lane, self._watched(work, *args, **kwargs))
+        self.fuse.burn()
+        return result
+
+    def _watched(
+        self, work: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[Transaction], T]:
         def watched(tx: Transaction) -> T:
             result = work(_Watched(tx, self.fuse), *args, **kwargs)
             self._finish(tx)
             return result
 
-        result = await self._inner.write(watched)
-        self.fuse.burn()
-        return result
+        return watched
 
     def _finish(self, tx: Transaction) -> None:
         """What comes last in a transaction."""
