@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from bcd.model.errors import Unavailable
@@ -27,6 +28,21 @@ class ConstraintViolated(Exception):
 
 class StoreUnavailable(Unavailable):
     """The database did not answer, or its answer to a commit was lost: the outcome is unknown."""
+
+
+class LostEveryRace(StoreUnavailable):
+    """Others were always faster, or in the way; nothing was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Work of which much comes at once; see ``Database.write_in``.
+
+    Of what waits, some at a time go in the order of ``place``, otherwise as they came.
+    """
+
+    name: str
+    place: str = ""
 
 
 class Transaction(Protocol):
@@ -137,7 +153,7 @@ class Database(ABC):
 
     async def write_in(
         self,
-        lane: str,
+        lane: Lane,
         work: Callable[Concatenate[Transaction, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -145,7 +161,8 @@ class Database(ABC):
         """See ``write``; for work of which much comes at once, and would wait for each other.
 
         It goes one after another, and what waits in a lane may share one transaction, so also the
-        outcome where the commit's answer is lost. All of it must lock the same in the same order.
+        outcome where the commit's answer is lost. All of it must lock the same in the same order,
+        or in the order of its places.
         """
         return await self.write(work, *args, **kwargs)
 

@@ -28,6 +28,8 @@ from bcd.store.connection import Connection, break_off, connect, connect_bounded
 from bcd.store.database import (
     ConstraintViolated,
     Database,
+    Lane,
+    LostEveryRace,
     Overlap,
     P,
     Row,
@@ -176,7 +178,7 @@ class PostgresqlDatabase(Database):
 
     async def write_in(
         self,
-        lane: str,
+        lane: Lane,
         work: Callable[Concatenate[Transaction, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -229,7 +231,7 @@ class PostgresqlDatabase(Database):
                     continue
                 raise StoreUnavailable(f"the database did not commit: {error}") from error
             return result
-        raise StoreUnavailable(f"the transaction lost every one of {_ATTEMPTS} races")
+        raise LostEveryRace(f"the transaction lost every one of {_ATTEMPTS} races")
 
     def _rollback(self, connection: Connection) -> None:
         try:

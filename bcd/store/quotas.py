@@ -77,7 +77,7 @@ def charge(
     ``offer`` is the one that the reservation is made under; then call under its pool's lock. What
     it names must fit its limit, and the tenant's quota only where the tenant has one; what it
     does not name needs a quota, and a missing row grants 0 (spec 5.2). After a refusal the caller
-    rolls back what was charged before it.
+    refunds, or rolls back, what was charged before it.
     """
     for resource, amount in sorted(amounts.items()):
         limit = None if offer is None else offer.limits.get(resource)

@@ -40,11 +40,13 @@ def trim_drafts(tx: Transaction, since_ms: int, before_ms: int, limit: int) -> i
     )
     return sum(
         tx.run(
-            f"DELETE FROM reservations WHERE {_UNUSED} AND state = 'draft'"
-            " AND tenant_id = :tenant_id AND pool_id = :pool_id AND created_ms < :before_ms"
-            " AND created_ms > (SELECT created_ms FROM reservations"
-            f" WHERE tenant_id = :tenant_id AND pool_id = :pool_id AND {_UNUSED}"
-            " AND created_ms > :since_ms ORDER BY created_ms LIMIT 1 OFFSET :kept)",
+            _dropping(
+                tx,
+                "tenant_id = :tenant_id AND pool_id = :pool_id AND created_ms < :before_ms"
+                " AND created_ms > (SELECT created_ms FROM reservations"
+                f" WHERE tenant_id = :tenant_id AND pool_id = :pool_id AND {_UNUSED}"
+                " AND created_ms > :since_ms ORDER BY created_ms LIMIT 1 OFFSET :kept)",
+            ),
             tenant_id=row["tenant_id"],
             pool_id=row["pool_id"],
             since_ms=since_ms,
@@ -64,9 +66,17 @@ def drop_draft(tx: Transaction, reservation_id: ReservationId) -> bool:
 
 def sweep_drafts(tx: Transaction, before_ms: int) -> int:
     """Drop drafts that were never decided and are older than ``before_ms``; returns how many."""
-    return tx.run(
-        f"DELETE FROM reservations WHERE {_UNUSED} AND state = 'draft' AND created_ms < :before_ms",
-        before_ms=before_ms,
+    return tx.run(_dropping(tx, "created_ms < :before_ms"), before_ms=before_ms)
+
+
+def _dropping(tx: Transaction, which: str) -> str:
+    """A statement that drops drafts, but for those that somebody decides about right now.
+
+    Who decides may hold several, in another order.
+    """
+    return (
+        f"DELETE FROM reservations WHERE {_UNUSED} AND state = 'draft' AND id IN (SELECT id"
+        f" FROM reservations WHERE {_UNUSED} AND state = 'draft' AND {which}{tx.skip_locked})"
     )
 
 

@@ -245,6 +245,7 @@ class SqliteDatabase(Database):
                 return
 
     def _commit_group(self, group: Sequence[Job]) -> None:
+        group = [job for job in group if not job.future.cancelled()]
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             for job in group:

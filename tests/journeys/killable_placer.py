@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bcd.cli import placer
-from bcd.store.database import Row, Transaction
+from bcd.store.database import Lane, Row, Transaction
 from bcd.store.postgresql import PostgresqlDatabase
 from bcd.store.sqlite import SqliteDatabase
 
@@ -100,7 +100,7 @@ def _with_fuse(write: Callable[..., Any], fuse: _Fuse) -> Callable[..., Any]:
 def _with_fuse_in(write_in: Callable[..., Any], fuse: _Fuse) -> Callable[..., Any]:
     """A database's ``write_in`` likewise."""
 
-    async def fused(self: Any, lane: str, work: Callable[..., Any], *args: Any) -> Any:
+    async def fused(self: Any, lane: Lane, work: Callable[..., Any], *args: Any) -> Any:
         async def write(self: Any, work: Callable[..., Any], *args: Any) -> Any:
             return await write_in(self, lane, work, *args)
 

@@ -15,7 +15,7 @@ from typing import Any, Concatenate
 
 import psycopg
 
-from bcd.store.database import Database, P, Row, T, Transaction
+from bcd.store.database import Database, Lane, P, Row, T, Transaction
 
 TABLES = (
     "reservations", "allocations", "bookings", "host_bookings", "events", "quotas",
@@ -114,7 +114,7 @@ class FusedDatabase(Database):
 
     async def write_in(
         self,
-        lane: str,
+        lane: Lane,
         work: Callable[Concatenate[Transaction, P], T],
         *args: P.args,
         **kwargs: P.kwargs,

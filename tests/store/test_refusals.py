@@ -18,6 +18,7 @@ class Explaining:
 
     def __init__(self, tx: Transaction, engine: str) -> None:
         self._tx = tx
+        self.skip_locked = tx.skip_locked
         self._word = "EXPLAIN QUERY PLAN" if engine == "sqlite" else "EXPLAIN"
         self.plan = ""
 

@@ -9,7 +9,7 @@ import pytest
 
 from bcd.model.ids import is_type_id
 from bcd.store import quotas
-from bcd.store.database import ConstraintViolated, Database, StoreUnavailable, Transaction
+from bcd.store.database import ConstraintViolated, Database, Lane, StoreUnavailable, Transaction
 from tests.clock import DatabaseClock
 from tests.store.world import TENANT, make_pool
 
@@ -55,7 +55,7 @@ async def test_writes_that_commit_together_fail_one_by_one(
 
     async def ask(number: int) -> int:
         if in_lane:
-            return await database.write_in("lane", body, number)
+            return await database.write_in(Lane("lane"), body, number)
         return await database.write(body, number)
 
     answers = await asyncio.gather(*map(ask, range(30)), return_exceptions=True)
@@ -74,7 +74,7 @@ async def test_work_of_one_lane_goes_in_its_order_one_at_a_time(database: Databa
         order.append(number)
         at_work.release()
 
-    await asyncio.gather(*(database.write_in("lane", body, number) for number in range(50)))
+    await asyncio.gather(*(database.write_in(Lane("lane"), body, number) for number in range(50)))
     assert order == list(range(50))
     assert len(await database.read(resources)) == 50
 
@@ -241,7 +241,7 @@ async def test_a_closed_database_says_so(database: Database) -> None:
     await database.close()
     attempts: list[Callable[[], object]] = [
         lambda: database.write(set_ceiling, "gpu"),
-        lambda: database.write_in("lane", set_ceiling, "gpu"),
+        lambda: database.write_in(Lane("lane"), set_ceiling, "gpu"),
         lambda: database.read(resources),
     ]
     for attempt in attempts:
@@ -252,7 +252,8 @@ async def test_a_closed_database_says_so(database: Database) -> None:
 async def test_closing_finishes_what_was_accepted(database: Database, clock: DatabaseClock) -> None:
     writes = [asyncio.create_task(database.write(set_ceiling, f"r{n:02}")) for n in range(20)]
     writes += [
-        asyncio.create_task(database.write_in("lane", set_ceiling, f"r{n}")) for n in range(20, 80)
+        asyncio.create_task(database.write_in(Lane("lane"), set_ceiling, f"r{n}"))
+        for n in range(20, 80)
     ]
     await asyncio.sleep(0)
     await database.close()

@@ -64,7 +64,7 @@ from bcd.store import (
     shares,
 )
 from bcd.store.confirmations import Question
-from bcd.store.database import Database, Transaction
+from bcd.store.database import Database, Lane, Transaction
 from bcd.store.pools import Pool
 from bcd.store.quotas import Refused
 from bcd.store.reservations import Draft, StoredReservation
@@ -131,10 +131,9 @@ class Admission:
             return create, await self._dry_run(caller, draft)
         async with self._alone(draft.id):
             for _ in range(_ATTEMPTS):
-                try:
-                    answer = await self._attempt(caller, draft)
-                except QuotaExceeded as refused:
-                    raise await self._bounded(draft) or refused from None
+                answer = await self._attempt(caller, draft)
+                if answer is not None and isinstance(answer.refusal, QuotaExceeded):
+                    raise await self._bounded(draft) or answer.refusal
                 if answer is not None:
                     return create, _granted(answer)
         raise Unavailable(f"{draft.id} keeps changing; try again", reservationId=draft.id)
@@ -153,8 +152,9 @@ class Admission:
 
     async def _attempt(self, caller: Caller, draft: Draft) -> Answered | None:
         """One round; None when the draft changed while it was decided on."""
-        drafts = f"{draft.pool_id} drafts"  # these take no pool's lock, and wait for none
-        pool, row, known = await self._database.write_in(drafts, open_draft, draft)
+        # No pool's lock: two of one key wait for each other, and so go in the order of the keys.
+        lane = Lane(f"{draft.pool_id} drafts", draft.id)
+        pool, row, known = await self._database.write_in(lane, open_draft, draft)
         if known is not None:
             return known
         word = Confirmation.NONE
@@ -183,7 +183,7 @@ class Admission:
     def _settle(
         self, tx: Transaction, draft: Draft, verdict: _Verdict, *, rehearse: bool = False
     ) -> Answered | None:
-        """Transaction 2. A refused charge raises, which leaves the draft as it is."""
+        """Transaction 2. A refused charge leaves the draft as it is."""
         hand = Hand(tx, pools.lock(tx, draft.request.pool_id), self._signer)
         row = reservations.lock(tx, draft.id)
         if row is None or row.state not in _UNDECIDED or row.version != verdict.version:
@@ -200,7 +200,8 @@ class Admission:
             quotas.lock_for_room(tx, row.pool_id, row.tenant_id, hand.held.now_ms)
         refused = quotas.charge(tx, row.id, row.tenant_id, asked, offer)
         if refused is not None:
-            raise _over_quota(refused)
+            quotas.refund(tx, row.id)  # of others that it is charged, those before this one
+            return Answered(refusal=_over_quota(refused))
         if not rehearse and _waits_its_turn(hand):
             return Answered(reservations.view(tx, apply.enqueue(hand, row)))
         outcome = seek(hand, self._placements, row, rehearse=rehearse)
@@ -347,7 +348,7 @@ def _waits_its_turn(hand: Hand) -> bool:
     return False
 
 
-def _lane(row: StoredReservation) -> str:
+def _lane(row: StoredReservation) -> Lane:
     """Whose placements may share a transaction: those that lock the same quotas in the same order.
 
     Two pools that locked two tenants' quotas, or two quotas of one, crosswise would wait for each
@@ -355,7 +356,7 @@ def _lane(row: StoredReservation) -> str:
     """
     charged = sorted(charges(row.request, row.resources, row.host_share))
     kind = "spot" if row.request.spot else "firm"
-    return " ".join((row.pool_id, row.tenant_id, kind, *charged))
+    return Lane(" ".join((row.pool_id, row.tenant_id, kind, *charged)))
 
 
 def _compare(draft: Draft, request_hash: str) -> None:

@@ -27,7 +27,8 @@ from bcd.store.labels import NodeLabels
 from bcd.store.pools import PoolLock
 
 _MAX_REFUSED = 1024
-_MAX_MARKS = 8
+# More than the changes of one transaction, or a roll-back would leave none that is on record.
+_MAX_MARKS = 64
 
 
 @dataclass(frozen=True, slots=True)

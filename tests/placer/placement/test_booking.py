@@ -587,6 +587,25 @@ async def test_after_a_rollback_only_what_it_touched_is_read_again(
         assert free == {node.facts.id: node.free(*window) for node in fresh.nodes.values()}
 
 
+async def test_a_rollback_of_many_changes_does_not_cost_the_whole_pool(
+    world: World, clock: DatabaseClock
+) -> None:
+    clock.advance(0)
+    for name in "abcdef":
+        await world.add_node(dgx(name, 4))
+    await placed(world)
+    await plans(world, world.placements, *(ask(1) for _ in range(16)))
+    spies = list[_Spy]()
+
+    def look(tx: Transaction) -> None:
+        spies.append(_Spy(tx))
+        world.placements.view(spies[0], pools.lock(tx, world.pool_id))
+
+    await world.database.write(look)
+    assert spies[0].of_the_pool == 0
+    assert 1 <= spies[0].of_a_node <= 2 * 6
+
+
 class _Spy:
     """A transaction that counts what is read of bookings: of the whole pool, and of a node."""
 

@@ -54,6 +54,13 @@ async def one_key_two_requests(arena: Arena) -> None:
     assert isinstance(answers[4], Reservation)
 
 
+async def same_keys(arena: Arena) -> None:
+    """Many keys, each asked for twice: every one of them is one reservation."""
+    keys = [arena.key() for _ in range(8)]
+    answers = await arena.collide(*(arena.create(key=key) for key in [*keys, *keys]))
+    assert len({one.id for one in answers}) == len(keys)
+
+
 async def gangs_crosswise(arena: Arena) -> None:
     """Gangs share nodes with each other and with singles: whole or not at all."""
     counts = [arena.chance.randint(1, 4) for _ in range(4)]
@@ -387,6 +394,7 @@ async def pool_deleted(arena: Arena) -> None:
 RACES = (
     Race(same_devices),
     Race(one_key_two_requests),
+    Race(same_keys),
     Race(gangs_crosswise),
     Race(host_amounts, with_amounts),
     Race(tight_quota, two_pools),

@@ -9,7 +9,7 @@ import pytest
 
 from bcd.model.errors import BadConfiguration
 from bcd.store import connection, quotas
-from bcd.store.database import Database, StoreUnavailable, Transaction
+from bcd.store.database import Database, Lane, StoreUnavailable, Transaction
 from bcd.store.open import open_database
 from tests.postgres import Cluster
 from tests.store.world import TENANT
@@ -122,7 +122,7 @@ async def test_a_server_that_goes_away_fails_writes_as_unavailable(
         with pytest.raises(StoreUnavailable):
             await database.read(resources)
         lost = await asyncio.gather(
-            *(database.write_in("lane", set_ceiling, name) for name in "xyz"),
+            *(database.write_in(Lane("lane"), set_ceiling, name) for name in "xyz"),
             return_exceptions=True,
         )
         assert [type(error) for error in lost] == [StoreUnavailable] * 3
@@ -216,7 +216,7 @@ async def test_what_waits_in_a_lane_shares_a_transaction(database: Database) -> 
         assert row is not None
         return int(row["number"])
 
-    numbers = await asyncio.gather(*(database.write_in("lane", number) for _ in range(64)))
+    numbers = await asyncio.gather(*(database.write_in(Lane("lane"), number) for _ in range(64)))
     assert len(set(numbers)) < 64
     assert numbers == sorted(numbers)
 
