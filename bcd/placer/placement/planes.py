@@ -9,30 +9,30 @@ costs much.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 from bcd.model.ids import NodeId
 from bcd.placer.placement.node import NodeView
+from bcd.placer.placement.parts import (
+    FINE,
+    FINE_MS,
+    Part,
+    Parts,
+    add_part,
+    bits_of,
+    parts_in,
+    positions,
+)
 from bcd.placer.placement.shape import Shape, bits
 from bcd.placer.placement.timeline import FOREVER, Span
 
-_FINE = 21  # 2^21 ms are 35 minutes
 _COARSE = 27  # 37 hours
-_PER_COARSE = 1 << (_COARSE - _FINE)
+_PER_COARSE = 1 << (_COARSE - FINE)
 # What a plane is about: a fine bucket; a coarse one that is taken throughout, or at any moment; a
 # fine one in which something changes, host resources included.
 _PART, _THROUGHOUT, _TOUCHED, _CHANGES = range(4)
-_FINE_MS = 1 << _FINE
 _Key = tuple[int, int]
-# A fine bucket, and the part of it from which until which something is taken, as one number. A
-# node's place follows in the lowest bits where there are several.
-_Part = tuple[int, int]
-_OFFSET = _FINE + 1
-_PLACE = 32
-_LAST_OFFSET = (1 << _OFFSET) - 1
-_LAST_PLACE = (1 << _PLACE) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Kind:
         self._members = 0
         self._out = [0] * self._count
         self._planes: dict[_Key, list[int]] = {}
-        self._parts: dict[int, dict[int, int]] = {}
+        self._parts = Parts(self._count)
         self._changes: dict[int, int] = {}
 
     def __bool__(self) -> bool:
@@ -90,17 +90,16 @@ class Kind:
             marks, parts = _marks(node, (0, FOREVER))
             for mark in marks.items():
                 found[mark].append(place)
-            for part, mask in parts.items():
-                self._set_part(part, place, mask)
+            self._parts.toggle(place, {}, parts)
             for position in bits(self._unbookable(node)):
                 self._out[position] |= 1 << place
         for (key, mask), places in found.items():
-            among = _of_places(places)
+            among = bits_of(places)
             if key[0] == _CHANGES:
                 self._changes[key[1]] = self._changes.get(key[1], 0) | among
                 continue
             planes = self._planes.setdefault(key, [0] * self._count)
-            for position in _positions(mask):
+            for position in positions(mask):
                 planes[position] |= among
 
     def put(self, after: NodeView, before: NodeView | None) -> None:
@@ -112,27 +111,28 @@ class Kind:
         self._members |= 1 << place
         self._toggle(place, before, after)
 
-    def book(self, node_id: NodeId, mask: int, start_ms: int, end_ms: int) -> None:
+    def book(
+        self, before: NodeView, after: NodeView, mask: int, start_ms: int, end_ms: int
+    ) -> None:
         """Take in that these devices of a member are taken for a window, and host resources.
 
         They must have been free in it, and just before and after it: what is taken without a
         break is marked as one.
         """
-        place = self._places[node_id]
+        place = self._places[after.facts.id]
         bit = 1 << place
         marks: dict[_Key, int] = {}
-        parts: dict[_Part, int] = {}
-        _mark(marks, parts, mask, start_ms, end_ms - 1)
+        _mark(marks, mask, start_ms, end_ms - 1)
         for key, devices in marks.items():
             planes = self._planes.get(key)
             if planes is None:
                 planes = self._planes[key] = [0] * self._count
-            for position in _positions(devices):
+            for position in positions(devices):
                 planes[position] |= bit
-        for part, devices in parts.items():
-            known = self._parts.get(part[0], {}).get(_of_node(part, place), 0)
-            self._set_part(part, place, known | devices)
-        for bucket in (start_ms >> _FINE, end_ms >> _FINE):
+        for bucket in {start_ms >> FINE, (end_ms - 1) >> FINE}:
+            old, new = parts_in(before, bucket), parts_in(after, bucket)
+            self._parts.toggle(place, old, new)
+        for bucket in (start_ms >> FINE, end_ms >> FINE):
             self._changes[bucket] = self._changes.get(bucket, 0) | bit
 
     def drop(self, before: NodeView) -> None:
@@ -148,9 +148,7 @@ class Kind:
             span = after.differs(before)
         old, old_parts = ({}, {}) if before is None or span is None else _marks(before, span)
         new, new_parts = ({}, {}) if after is None or span is None else _marks(after, span)
-        for part in old_parts.keys() | new_parts.keys():
-            if old_parts.get(part, 0) != new_parts.get(part, 0):
-                self._set_part(part, place, new_parts.get(part, 0))
+        self._parts.toggle(place, old_parts, new_parts)
         for key in old.keys() | new.keys():
             mask = new.get(key, 0)
             changed = old.get(key, 0) ^ mask
@@ -160,22 +158,12 @@ class Kind:
                 planes = self._planes.get(key)
                 if planes is None:
                     planes = self._planes[key] = [0] * self._count
-                for position in _positions(changed):
+                for position in positions(changed):
                     planes[position] ^= bit
                 if not mask and not any(planes):
                     del self._planes[key]
         for position in bits(self._unbookable(before) ^ self._unbookable(after)):
             self._out[position] ^= bit
-
-    def _set_part(self, part: _Part, place: int, mask: int) -> None:
-        bucket = part[0]
-        known = self._parts.setdefault(bucket, {})
-        if mask:
-            known[_of_node(part, place)] = mask
-            return
-        del known[_of_node(part, place)]
-        if not known:
-            del self._parts[bucket]
 
     def _toggle_change(self, bucket: int, bit: int) -> None:
         nodes = self._changes.get(bucket, 0) ^ bit
@@ -189,9 +177,9 @@ class Kind:
 
         With the nodes' bits; in no order.
         """
-        first = after_ms >> _FINE
+        first = after_ms >> FINE
         return [
-            ((bucket + 1) << _FINE, nodes)
+            ((bucket + 1) << FINE, nodes)
             for bucket, nodes in self._changes.items()
             if bucket >= first
         ]
@@ -214,45 +202,15 @@ class Kind:
 
     def _taken(self, start_ms: int, end_ms: int) -> list[int]:
         """For each device who has it taken in the window."""
-        edges = {moment >> _FINE for moment in (start_ms, end_ms) if moment % _FINE_MS}
+        edges = {moment >> FINE for moment in (start_ms, end_ms) if moment % FINE_MS}
         taken = self._union(self._keys(start_ms, end_ms, edges))
         for bucket in edges:
             planes = self._planes.get((_PART, bucket))
             if planes is not None:
-                outside = self._outside(bucket, start_ms, end_ms)
+                outside = self._parts.outside(bucket, start_ms, end_ms)
                 for position, plane in enumerate(planes):
                     taken[position] |= plane & ~outside[position]
         return taken
-
-    def _outside(self, bucket: int, start_ms: int, end_ms: int) -> list[int]:
-        """For each device who has it taken in a fine bucket, but not in the window's part of it.
-
-        What is taken throughout the bucket is taken in every part.
-        """
-        first = max(start_ms - (bucket << _FINE), 0)
-        last = min(end_ms - (bucket << _FINE), _FINE_MS)
-        parts = self._parts.get(bucket, {})
-        elsewhere = {
-            key
-            for key in parts
-            if key >> _PLACE & _LAST_OFFSET <= first or key >> _PLACE + _OFFSET >= last
-        }
-        without: dict[int, int] = {}
-        for key in elsewhere:
-            place = key & _LAST_PLACE
-            without[place] = without.get(place, 0) | parts[key]
-        for key, mask in parts.items():
-            if key & _LAST_PLACE in without and key not in elsewhere:
-                without[key & _LAST_PLACE] &= ~mask
-        by_mask: defaultdict[int, list[int]] = defaultdict(list)
-        for place, mask in without.items():
-            by_mask[mask].append(place)
-        planes = [0] * self._count
-        for mask, places in by_mask.items():
-            among = _of_places(places)
-            for position in _positions(mask):
-                planes[position] |= among
-        return planes
 
     def _union(self, keys: Iterable[_Key]) -> list[int]:
         union = [0] * self._count
@@ -282,33 +240,16 @@ class Kind:
                 keys.append((_TOUCHED, coarse))
                 continue
             keys.append((_THROUGHOUT, coarse))
-            first = max(start_ms >> _FINE, coarse * _PER_COARSE)
-            last = min(last_ms >> _FINE, (coarse + 1) * _PER_COARSE - 1)
+            first = max(start_ms >> FINE, coarse * _PER_COARSE)
+            last = min(last_ms >> FINE, (coarse + 1) * _PER_COARSE - 1)
             keys += [(_PART, fine) for fine in range(first, last + 1) if fine not in edges]
         return keys
-
-
-@lru_cache(maxsize=4096)
-def _positions(mask: int) -> tuple[int, ...]:
-    return tuple(bits(mask))
-
-
-def _of_node(part: _Part, place: int) -> int:
-    return part[1] << _PLACE | place
-
-
-def _of_places(places: Sequence[int]) -> int:
-    """The bits at these places."""
-    marks = bytearray((max(places) >> 3) + 1)
-    for place in places:
-        marks[place >> 3] |= 1 << (place & 7)
-    return int.from_bytes(marks, "little")
 
 
 def _within(key: _Key, start_ms: int, last_ms: int) -> bool:
     about, bucket = key
     if about == _PART:
-        return start_ms >> _FINE <= bucket <= last_ms >> _FINE
+        return start_ms >> FINE <= bucket <= last_ms >> FINE
     return about == _THROUGHOUT and start_ms >> _COARSE <= bucket <= last_ms >> _COARSE
 
 
@@ -329,33 +270,33 @@ def _split(nodes: int, planes: list[int]) -> Iterable[tuple[int, int]]:
     return parts
 
 
-def _marks(node: NodeView, span: Span) -> tuple[dict[_Key, int], dict[_Part, int]]:
+def _marks(node: NodeView, span: Span) -> tuple[dict[_Key, int], dict[Part, int]]:
     """Which planes a node is in, by what they are about, in all coarse buckets of a span.
 
     And when in a fine bucket its devices are taken that are so in a part of it.
     """
     marks: dict[_Key, int] = {}
-    parts: dict[_Part, int] = {}
+    parts: dict[Part, int] = {}
     times = node.devices.times
     first_ms = span[0] >> _COARSE << _COARSE
     last_ms = (((span[1] - 1) >> _COARSE) + 1 << _COARSE) - 1
     for mask, start_ms, until_ms in node.devices.runs(first_ms, last_ms + 1):
-        _mark(marks, parts, mask, start_ms, until_ms - 1)
+        _mark(marks, mask, start_ms, until_ms - 1)
+        for bucket in {start_ms >> FINE, (until_ms - 1) >> FINE}:
+            add_part(parts, bucket, mask, start_ms, until_ms)
     for moment in (*times, *node.amounts.times):
         if first_ms <= moment <= last_ms:
-            marks[(_CHANGES, moment >> _FINE)] = 1
+            marks[(_CHANGES, moment >> FINE)] = 1
     return marks, parts
 
 
-def _mark(
-    marks: dict[_Key, int], parts: dict[_Part, int], mask: int, start_ms: int, last_ms: int
-) -> None:
-    """Add the planes of devices that are taken without a break, and its ends."""
+def _mark(marks: dict[_Key, int], mask: int, start_ms: int, last_ms: int) -> None:
+    """Add the planes of devices that are taken without a break."""
     for coarse in range(start_ms >> _COARSE, (last_ms >> _COARSE) + 1):
         key = (_TOUCHED, coarse)
         marks[key] = marks.get(key, 0) | mask
-        first = max(start_ms >> _FINE, coarse * _PER_COARSE)
-        last = min(last_ms >> _FINE, (coarse + 1) * _PER_COARSE - 1)
+        first = max(start_ms >> FINE, coarse * _PER_COARSE)
+        last = min(last_ms >> FINE, (coarse + 1) * _PER_COARSE - 1)
         if start_ms <= coarse << _COARSE and last_ms >= ((coarse + 1) << _COARSE) - 1:
             key = (_THROUGHOUT, coarse)
             marks[key] = marks.get(key, 0) | mask
@@ -363,9 +304,3 @@ def _mark(
             for fine in range(first, last + 1):
                 key = (_PART, fine)
                 marks[key] = marks.get(key, 0) | mask
-    for fine in {start_ms >> _FINE, last_ms >> _FINE}:
-        since = max(start_ms - (fine << _FINE), 0)
-        until = min(last_ms + 1 - (fine << _FINE), _FINE_MS)
-        if since or until < _FINE_MS:
-            part = (fine, since << _OFFSET | until)
-            parts[part] = parts.get(part, 0) | mask

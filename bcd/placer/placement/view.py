@@ -93,7 +93,7 @@ class PoolView:
         if kind is None or node.devices.during(start_ms - 1, end_ms + 1) & mask:
             self.put(after)
             return
-        kind.book(node_id, mask, start_ms, end_ms)
+        kind.book(node, after, mask, start_ms, end_ms)
         self._nodes[node_id] = after
 
     def drop(self, node_id: NodeId) -> None:

@@ -198,6 +198,35 @@ def test_bookings_taken_in_one_by_one_are_told_as_those_that_were_there_from_the
         assert told_changes(view) == told_changes(fresh)
 
 
+HOUR = 60 * MINUTE
+DAYS: tuple[tuple[Booking, ...], ...] = (
+    (),
+    ((0, 9 * HOUR, 17 * HOUR),),
+    ((0, 8 * HOUR, 20 * HOUR),),
+    ((0, 17 * HOUR + 10 * MINUTE, 20 * HOUR),),
+    ((0, 9 * HOUR, 17 * HOUR), (0, 17 * HOUR + 10 * MINUTE, 20 * HOUR)),
+)
+DAY = st.integers(0, len(DAYS) - 1)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(DAY, st.dictionaries(st.integers(0, 39), DAY, max_size=3)), min_size=1))
+def test_many_that_end_at_the_same_moment_are_told_as_exactly(
+    turns: list[tuple[int, dict[int, int]]],
+) -> None:
+    """Of 40 nodes all but a few have the same day, and each time another one."""
+    view = pool(Host(f"n{i}", dgx("h", 4)) for i in range(40))
+    for usual, others in turns:
+        days = [others.get(i, usual) for i in range(40)]
+        hosts = [Host(f"n{i}", dgx("h", 4), DAYS[day]) for i, day in enumerate(days)]
+        for host in hosts:
+            view.put(host.view())
+        for minutes in (-1, 0, 5, 10, 11):
+            start = 17 * HOUR + minutes * MINUTE
+            for window in ((start, start + 1), (start - HOUR, start), (start, start + HOUR)):
+                assert told_free(view, *window) == {host.id: host.free(*window) for host in hosts}
+
+
 def just_outside(calendar: Sequence[Booking]) -> list[tuple[int, int]]:
     """The milliseconds, as windows, just before and just after each booking."""
     return [(moment, 1) for _, start, end in calendar for moment in (start - 1, end) if moment >= 0]
