@@ -1,5 +1,6 @@
 """The whole placer in this process: standard services, restarts, a port that is taken."""
 
+import asyncio
 from pathlib import Path
 
 import grpc
@@ -65,6 +66,9 @@ async def test_a_placer_without_its_database_says_that_it_does_not_serve(
         raise StoreUnavailable("gone")
 
     assert await status() == serving
+    for task in site.placer._tasks:  # the program's own look may end in between
+        task.cancel()
+    await asyncio.wait(site.placer._tasks)
     with monkeypatch.context() as patch:
         patch.setattr(site.placer._database, "read", gone)
         await site.placer._tell_health()
